@@ -1,0 +1,37 @@
+# Each target works by itself from a fresh clone: it sets up what it needs first.
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := .venv/.setup-done
+
+.PHONY: help setup demo test test-fast lint bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(SETUP)  ## create .venv, install softaug with the tested versions, check headless rendering
+
+$(SETUP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,export]'
+	$(BIN)/python -m softaug.envs.gl --install
+	@touch $@
+
+demo: setup  ## train a small SODA agent (about ten minutes on two cores) and test it in every mode
+	$(BIN)/softaug gallery --out gallery.png
+
+test: setup lint  ## lint, then run the whole test suite
+	$(BIN)/python -m pytest
+
+test-fast: setup  ## the tests that take seconds
+	$(BIN)/python -m pytest -m 'not slow'
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup  ## measure environment and update speed on this machine
+	$(BIN)/softaug bench env
+
+clean:  ## remove the virtual environment and caches
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,62 @@
+"""The command line: ``softaug COMMAND ...``.
+
+Each command lives in a file of its own under ``commands/`` with two functions, ``add_arguments(parser)``
+and ``run(args) -> int`` (the exit status); its first docstring line is its help. Only the chosen command is imported, so that
+``softaug --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+import softaug
+from softaug.errors import UserError
+
+COMMANDS = {
+    "train": "train an agent",
+    "eval": "returns of a trained agent in the test distributions",
+    "play": "record a video of a trained agent",
+    "export": "write encoder and policy as ONNX or TorchScript",
+    "gallery": "a picture of every task in every mode",
+    "data": "list, register, check or download images and videos",
+    "bench": "measure speed on this machine",
+    "doctor": "check that training can run here",
+}
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The whole parser; only `chosen`'s arguments are filled in."""
+    parser = argparse.ArgumentParser(prog="softaug", description=softaug.__doc__)
+    parser.add_argument("--version", action="version", version=f"softaug {softaug.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, help_line in COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name, help=help_line, description=help_line, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        if name == chosen:
+            module = importlib.import_module(f"softaug.commands.{name}")
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; a `UserError` becomes one line on stderr and exit status 2."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    args = build_parser(chosen).parse_args(arguments)
+    try:
+        return int(args.run(args) or 0)
+    except UserError as error:
+        print(f"softaug: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("softaug: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One file per subcommand of the command line; see `softaug.cli`."""
