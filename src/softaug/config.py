@@ -1,0 +1,278 @@
+"""What a run is: one frozen dataclass, its presets, its command-line flags and its JSON form.
+
+The defaults are the paper's (its Table III). `make_config` layers, later ones winning: these defaults, the
+method's own numbers (`methods.py`), the preset, and what the user gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from softaug.errors import UserError
+from softaug.methods import Method, get_method
+
+
+def option(default: Any, help_text: str, *, runtime: bool = False) -> Any:
+    """A field with its help; `runtime` marks what may change on resume because it cannot change results."""
+    return field(default=default, metadata={"help": help_text, "runtime": runtime})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every value of a run. Lengths are in decisions (agent steps); one decision is action_repeat frames."""
+
+    task: str = option("walker_walk", "task: domain_task of the DeepMind Control suite")
+    method: str = option("soda_overlay", "method: a row of methods.py")
+    preset: str = option("paper", "paper (the paper's numbers) or small (two CPU cores)")
+    seed: int = option(0, "seed of everything: networks, environment, sampling, augmentation")
+    decisions: int = option(500_000, "length of training in decisions")
+
+    image_size: int = option(100, "rendered height and width in pixels")
+    crop_size: int = option(84, "height and width the networks see")
+    frame_stack: int = option(3, "consecutive frames in an observation (k)")
+    action_repeat: int = option(
+        0, "frames per decision; 0: the task's own (8 cartpole_swingup, 2 finger_spin, else 4)"
+    )
+    render: str = option("exact", "exact (dm_control's image, pixel by pixel) or fast (smaller shadow map)")
+    images: str = option(
+        "", "overlay images: a folder, a registered name or 'procedural'; empty: registered, else procedural"
+    )
+    videos: str = option(
+        "", "test videos: a folder or 'procedural'; empty: the official ones if registered, else procedural"
+    )
+    colors: str = option(
+        "", "test colours: an official .pt file; empty: the registered one, else drawn from its distribution"
+    )
+
+    filters: tuple[int, ...] = option((32,) * 11, "output channels of the encoder's 3x3 convolutions")
+    strides: tuple[int, ...] = option((2,) + (1,) * 10, "strides of the encoder's convolutions")
+    pad_own_layers: int = option(3, "PAD: the last layers that RL and the auxiliary task do not share")
+    projection_dim: int = option(100, "size of every projection (K)")
+    hidden_dim: int = option(1024, "width of the actor's and critic's MLPs")
+
+    batch_size: int = option(128, "RL batch")
+    discount: float = option(0.99, "discount gamma per decision")
+    n_step: int = option(1, "decisions of reward before the bootstrap")
+    replay_capacity: int = option(500_000, "transitions in the replay")
+    replay_memory: str = option("disk", "disk (memory-mapped in the run directory) or ram", runtime=True)
+    random_decisions: int = option(1_000, "decisions with random actions at the start")
+    initial_updates: int = option(1_000, "catch-up updates after them")
+    update_every: int = option(1, "decisions per update")
+    actor_lr: float = option(1e-3, "Adam learning rate of the actor")
+    critic_lr: float = option(1e-3, "Adam learning rate of the critic and encoder")
+    alpha_lr: float = option(1e-4, "Adam learning rate of the temperature")
+    actor_every: int = option(2, "updates per actor update")
+    target_every: int = option(2, "updates per target update")
+    critic_tau: float = option(0.01, "EMA step of the target Q functions")
+    encoder_tau: float = option(0.05, "EMA step of the target encoder and projection")
+    initial_temperature: float = option(0.1, "alpha at the start")
+    aux_batch_size: int = option(128, "batch of the auxiliary task")
+    aux_every: int = option(1, "updates per auxiliary update")
+    aux_lr: float = option(1e-3, "Adam learning rate of the auxiliary task (its heads and the encoder)")
+    soda_tau: float = option(0.005, "SODA: EMA step of the target network psi")
+    overlay_alpha: float = option(0.5, "overlay: weight of the foreign image")
+
+    eval_every: int = option(10_000, "decisions between evaluations; 0: only at the end")
+    eval_episodes: int = option(10, "episodes per mode and evaluation")
+    eval_modes: tuple[str, ...] = option(
+        ("train", "color_hard", "video_easy"), "modes to evaluate in, comma-separated"
+    )
+    eval_video: bool = option(False, "keep a video of each mode's first evaluation episode", runtime=True)
+    checkpoint_every: int = option(10_000, "decisions between checkpoints")
+    keep_checkpoints: int = option(
+        2, "how many of the last checkpoints to keep (besides the best)", runtime=True
+    )
+    log_every: int = option(250, "decisions between lines of losses in metrics.jsonl")
+    tensorboard: bool = option(True, "write TensorBoard events", runtime=True)
+    wandb: str = option("", "Weights & Biases project to log to (needs softaug[tracking])", runtime=True)
+
+    device: str = option("auto", "auto, cpu, cuda or mps")
+    precision: str = option("fp32", "fp32, tf32 (CUDA) or bf16 (CUDA autocast)")
+    compile: bool = option(False, "torch.compile the encoder")
+    threads: int = option(0, "torch threads of the learner; 0: torch's own choice")
+    env_process: bool = option(True, "step the environment in its own process, beside learning", runtime=True)
+    workers: int = option(1, "processes for evaluation", runtime=True)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def row(self) -> Method:
+        """The method's row."""
+        return get_method(self.method)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON values; `from_json` is its inverse."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Config:
+        """Read what `to_json` wrote; unknown or missing fields are an error that names them."""
+        names = {f.name for f in dataclasses.fields(Config)}
+        if wrong := sorted(names ^ set(values)):
+            raise UserError(
+                f"the config has unknown or missing fields ({', '.join(wrong)}); was it written by another version?"
+            )
+        return Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # Sized for two CPU cores: same code path, smaller images, networks and batches.
+    "small": {
+        "decisions": 30_000,
+        "image_size": 72,
+        "crop_size": 64,
+        "render": "fast",
+        "filters": (16, 32, 32),
+        "strides": (2, 2, 2),
+        "pad_own_layers": 1,
+        "projection_dim": 50,
+        "hidden_dim": 256,
+        "batch_size": 64,
+        "n_step": 3,
+        "replay_capacity": 100_000,
+        "aux_batch_size": 64,
+        "aux_lr": 1e-3,
+        "eval_every": 5_000,
+        "eval_episodes": 5,
+        "checkpoint_every": 2_500,
+    },
+}  # fmt: skip
+
+
+def make_config(
+    task: str = "walker_walk", method: str = "soda", preset: str = "paper", **overrides: Any
+) -> Config:
+    """The config of one run: paper defaults < the method's numbers < the preset < `overrides`."""
+    row = get_method(method)
+    if preset not in PRESETS:
+        raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    known = {f.name for f in dataclasses.fields(Config)}
+    if unknown := sorted(set(overrides) - known):
+        raise UserError(
+            f"unknown config field {', '.join(unknown)}; the fields are {', '.join(sorted(known))}"
+        )
+    values = {**row.numbers, **PRESETS[preset], **overrides}
+    values.update(task=task, method=row.name, preset=preset)
+    if row.weak == "shift" and "image_size" not in overrides:
+        # DrQ and SVEA render at the network's size and shift instead of cropping.
+        values["image_size"] = values.get("crop_size", Config.crop_size)
+    return Config(**values)
+
+
+def differences(ours: Config, theirs: Config) -> list[str]:
+    """What differs between two configs and could change results, one sentence part a field."""
+    return [
+        f"{f.name} {getattr(ours, f.name)!r} (was {getattr(theirs, f.name)!r})"
+        for f in dataclasses.fields(Config)
+        if not f.metadata["runtime"] and getattr(ours, f.name) != getattr(theirs, f.name)
+    ]
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """One ``--flag`` per field. Flags not given stay out of the namespace, so presets can fill them."""
+    types = get_type_hints(Config)
+    for f in dataclasses.fields(Config):
+        flag = "--" + f.name.replace("_", "-")
+        common: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
+        shown = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
+        help_text = f.metadata["help"].replace("%", "%%") + (f" [{shown}]" if shown != "" else "")
+        if types[f.name] is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=help_text, **common)
+        else:
+            parser.add_argument(
+                flag,
+                type=_parser_of(types[f.name]),
+                metavar=_metavar(types[f.name]),
+                help=help_text,
+                **common,
+            )
+
+
+def given_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The config fields the user gave on the command line."""
+    names = {f.name for f in dataclasses.fields(Config)}
+    return {name: value for name, value in vars(args).items() if name in names}
+
+
+def write_config(config: Config, path: Path) -> None:
+    """Write `config` as indented JSON."""
+    path.write_text(json.dumps(config.to_json(), indent=2) + "\n")
+
+
+def read_config(path: Path) -> Config:
+    """Read what `write_config` wrote."""
+    try:
+        return Config.from_json(json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; give the directory of a softaug run") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); restore it or start a new run") from None
+
+
+def _parser_of(kind: Any) -> Any:
+    if kind in (int, float, str):
+        return kind
+    item = kind.__args__[0]
+
+    def parse(text: str) -> tuple[Any, ...]:
+        return tuple(item(part.strip()) for part in text.split(",") if part.strip())
+
+    parse.__name__ = f"comma-separated {item.__name__}"
+    return parse
+
+
+def _metavar(kind: Any) -> str:
+    return {int: "N", float: "X", str: "NAME"}.get(kind, "A,B")
+
+
+def _check(config: Config) -> None:
+    """Refuse values that cannot work, in one sentence each."""
+    get_method(config.method)
+    at_least_one = (
+        "decisions", "image_size", "crop_size", "frame_stack", "projection_dim", "hidden_dim", "batch_size", "n_step",
+        "replay_capacity", "update_every", "actor_every", "target_every", "aux_batch_size", "aux_every",
+        "eval_episodes", "checkpoint_every", "keep_checkpoints", "log_every", "workers",
+    )  # fmt: skip
+    for name in at_least_one:
+        if getattr(config, name) < 1:
+            raise UserError(f"{name} must be at least 1, not {getattr(config, name)}")
+    for name in ("random_decisions", "initial_updates", "eval_every", "action_repeat", "threads", "seed"):
+        if getattr(config, name) < 0:
+            raise UserError(f"{name} must not be negative, but is {getattr(config, name)}")
+    for name in ("discount", "critic_tau", "encoder_tau", "soda_tau", "overlay_alpha"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise UserError(f"{name} must lie between 0 and 1, not {getattr(config, name)}")
+    for name in ("actor_lr", "critic_lr", "alpha_lr", "aux_lr", "initial_temperature"):
+        if getattr(config, name) <= 0:
+            raise UserError(f"{name} must be positive, not {getattr(config, name)}")
+    choices = {
+        "preset": tuple(PRESETS), "replay_memory": ("disk", "ram"), "render": ("exact", "fast"),
+        "device": ("auto", "cpu", "cuda", "mps"), "precision": ("fp32", "tf32", "bf16"),
+    }  # fmt: skip
+    for name, valid in choices.items():
+        if getattr(config, name) not in valid:
+            raise UserError(f"unknown {name} {getattr(config, name)!r}; choose one of {', '.join(valid)}")
+    if config.crop_size > config.image_size:
+        raise UserError(
+            f"crop_size {config.crop_size} is larger than image_size {config.image_size}; make it smaller"
+        )
+    if len(config.filters) != len(config.strides) or not config.filters:
+        raise UserError(
+            f"filters ({len(config.filters)}) and strides ({len(config.strides)}) must have the same length, at least 1"
+        )
+    if config.row.auxiliary == "inverse_dynamics" and not 0 < config.pad_own_layers < len(config.filters):
+        raise UserError(
+            f"pad_own_layers must lie between 1 and {len(config.filters) - 1} for {len(config.filters)} layers"
+        )
+    if config.random_decisions < config.batch_size // 4 + config.n_step:
+        raise UserError(
+            f"random_decisions {config.random_decisions} is too few for a batch of {config.batch_size}; raise it"
+        )
