@@ -1,0 +1,366 @@
+"""Test videos made from a seed, so that the video modes need no download: 10 for easy, 100 for hard.
+
+Each video is a few large pictures and a closed path through them, so it moves smoothly and loops without a jump;
+a frame is rendered when asked for, from its position alone.
+
+============  ================================================================================================
+``terrain``   an aerial view of warped lattice noise in a palette of colours: camera drifts, turns and zooms
+``cells``     a mosaic of Voronoi cells, each with its own shading: camera drifts, turns and zooms
+``facade``    walls split into rectangles again and again, seen in perspective by a swaying camera
+``parallax``  mountain ridges in haze that scroll at different speeds below a sky
+``water``     stripes and bricks seen through moving waves
+``swarm``     polygons that fly on closed curves over a drifting ground
+============  ================================================================================================
+
+None of these generators, and none of their seeds, is used for the overlay pictures (`procedural_images`), and
+easy and hard have seeds of their own: an agent trained with overlays never saw the test distribution.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+FAMILIES = ("terrain", "cells", "facade", "parallax", "water", "swarm")
+SEED_DOMAIN = 0x51DE0  # first word of every seed here; the overlay pictures use another one
+VERSION = 1  # raise when the videos change: returns measured before are then not comparable
+COUNTS = {"easy": 10, "hard": 100}
+LEVEL_SEEDS = {"easy": 1, "hard": 2}
+
+SIDE = 320  # of a texture, pixels; the camera sees less than half of it at a time
+CACHED_VIDEOS = 32  # built videos kept by a source, at most about 1.2 MB each
+
+
+def lattice_noise(side: int, octaves: int, rng: np.random.Generator, cells: int = 2) -> np.ndarray:
+    """Smooth noise in 0..1, float32 (side, side): random grids of doubling fineness, interpolated and summed."""
+    total = np.zeros((side, side), np.float32)
+    for octave in range(octaves):
+        grid = rng.random((cells * 2**octave + 3,) * 2, dtype=np.float32)
+        fine = Image.fromarray(grid).resize((side, side), Image.Resampling.BICUBIC)
+        total += np.asarray(fine) * 0.55**octave
+    total -= total.min()
+    return total / total.max()
+
+
+def palette(count: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` colours that go together, float32 (count, 3) in 0..1: hues close to one or two, dark to light."""
+    hue = (
+        rng.uniform(0, 2 * np.pi)
+        + rng.choice([0.0, rng.uniform(1.5, 3.14)], count)
+        + rng.normal(0, 0.3, count)
+    )
+    light = np.sort(rng.uniform(0.1, 0.95, count))[:: rng.choice([-1, 1])]
+    strength = rng.beta(1.5, 2.5, count) * 0.9
+    chroma = np.cos(hue[:, None] - np.array([0.0, 2.0, 4.0]) * np.pi / 3)
+    return np.clip(light[:, None] * (1 + strength[:, None] * chroma), 0, 1).astype(np.float32)
+
+
+def colour_by(values: np.ndarray, colours: np.ndarray) -> np.ndarray:
+    """Look values in 0..1 (H, W) up in evenly spaced colours: float32 (H, W, 3)."""
+    stops = np.linspace(0, 1, len(colours))
+    table = np.stack([np.interp(np.linspace(0, 1, 256), stops, colours[:, c]) for c in range(3)], axis=1)
+    return table.astype(np.float32)[(values * 255).astype(np.int64)]
+
+
+def to_image(pixels: np.ndarray) -> Image.Image:
+    """A float array in 0..1 as a picture."""
+    return Image.fromarray((np.clip(pixels, 0, 1) * 255 + 0.5).astype(np.uint8))
+
+
+def terrain_texture(rng: np.random.Generator) -> Image.Image:
+    """Warped noise, coloured by height and lit from one side."""
+    height = lattice_noise(SIDE, 7, rng)
+    warp_y, warp_x = (lattice_noise(SIDE, 3, rng) - 0.5 for _ in range(2))
+    y, x = np.mgrid[0:SIDE, 0:SIDE]
+    reach = SIDE * rng.uniform(0.1, 0.4)
+    rows = np.clip(y + reach * warp_y, 0, SIDE - 1).astype(np.int64)
+    columns = np.clip(x + reach * warp_x, 0, SIDE - 1).astype(np.int64)
+    height = height[rows, columns]
+    light = 1 + rng.uniform(2, 9) * (np.roll(height, 1, 0) - np.roll(height, -1, 1))
+    return to_image(
+        colour_by(height, palette(int(rng.integers(3, 7)), rng)) * np.clip(light, 0.5, 1.5)[..., None]
+    )
+
+
+def cells_texture(rng: np.random.Generator) -> Image.Image:
+    """Voronoi cells of a jittered grid, darker towards their borders."""
+    grid = int(rng.integers(5, 14))
+    size = SIDE / grid
+    # One ring of cells outside the picture, so that every pixel has nine candidate centres.
+    centres = rng.uniform(0, 1, (grid + 2, grid + 2, 2)).astype(np.float32)
+    y, x = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32) / np.float32(size)
+    row, column = y.astype(np.int64), x.astype(np.int64)
+    nearest = np.full((SIDE, SIDE), np.inf, np.float32)
+    second = nearest.copy()
+    owner = np.zeros((SIDE, SIDE), np.int64)
+    for dy in (0, 1, 2):
+        for dx in (0, 1, 2):
+            centre = centres[row + dy, column + dx]
+            distance = np.hypot(row + dy - 1 + centre[..., 0] - y, column + dx - 1 + centre[..., 1] - x)
+            closer = distance < nearest
+            second = np.where(closer, nearest, np.minimum(second, distance))
+            owner = np.where(closer, (row + dy) * (grid + 2) + column + dx, owner)
+            nearest = np.where(closer, distance, nearest)
+    hues = palette(int(rng.integers(3, 8)), rng)
+    count = (grid + 2) ** 2
+    colours = hues[rng.integers(len(hues), size=count)] * rng.uniform(0.6, 1.2, (count, 1)).astype(np.float32)
+    border = np.clip((second - nearest) * rng.uniform(2, 12), 0, 1)[..., None]
+    shade = (
+        1 - rng.uniform(0.1, 0.6) * nearest[..., None] + 0.3 * (lattice_noise(SIDE, 7, rng)[..., None] - 0.5)
+    )
+    return to_image(colours[owner] * shade * (rng.uniform(0.2, 0.9) + (1 - rng.uniform(0.2, 0.9)) * border))
+
+
+def facade_texture(rng: np.random.Generator) -> Image.Image:
+    """A wall cut into rectangles again and again, like shelves, windows and doors."""
+    hues = palette(int(rng.integers(4, 9)), rng)
+    image = to_image(np.broadcast_to(hues[0], (SIDE, SIDE, 3)))
+    draw = ImageDraw.Draw(image)
+    pieces = [(0.0, 0.0, float(SIDE), float(SIDE))]
+    for _ in range(int(rng.integers(60, 260))):
+        # Cut one of the larger pieces across its longer side.
+        index = max(rng.integers(len(pieces), size=3), key=lambda i: _area(pieces[i]))
+        x0, y0, x1, y1 = pieces.pop(int(index))
+        at = rng.uniform(0.2, 0.8)
+        if x1 - x0 > y1 - y0:
+            halves = [(x0, y0, x0 + at * (x1 - x0), y1), (x0 + at * (x1 - x0), y0, x1, y1)]
+        else:
+            halves = [(x0, y0, x1, y0 + at * (y1 - y0)), (x0, y0 + at * (y1 - y0), x1, y1)]
+        for piece in halves:
+            pieces.append(piece)
+            colour = np.clip(hues[rng.integers(len(hues))] * rng.uniform(0.75, 1.2), 0, 1)
+            inset = rng.uniform(0, 2.0)
+            box = (piece[0] + inset, piece[1] + inset, max(piece[2] - inset, piece[0] + inset), piece[3])
+            draw.rectangle(
+                (*box[:3], max(box[3] - inset, box[1])), fill=tuple((colour * 255).astype(int).tolist())
+            )
+    light = (
+        0.7
+        + 0.6 * lattice_noise(SIDE, 2, rng)[..., None]
+        + 0.25 * (lattice_noise(SIDE, 8, rng)[..., None] - 0.5)
+    )
+    return to_image(np.asarray(image, np.float32) / 255 * light)
+
+
+def _area(box: tuple[float, float, float, float]) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+def brick_texture(rng: np.random.Generator) -> np.ndarray:
+    """Stripes or bricks with stains, uint8 (SIDE, SIDE, 3)."""
+    y, x = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32)
+    high, wide = rng.uniform(12, 40), rng.uniform(20, 90)
+    row = np.floor(y / high)
+    column = np.floor(x / wide + (row % 2) * rng.choice([0.0, 0.5]))
+    number = (row * 57 + column * 131).astype(np.int64) % 997
+    hues = palette(int(rng.integers(3, 7)), rng)
+    colours = hues[rng.integers(len(hues), size=997)] * rng.uniform(0.8, 1.15, (997, 1)).astype(np.float32)
+    joint = ((y % high < 1.5) | ((x + (row % 2) * wide / 2) % wide < 1.5))[..., None]
+    pixels = np.where(joint, hues[0] * 0.6, colours[number]) * (
+        0.6 + 0.7 * lattice_noise(SIDE, 6, rng)[..., None]
+    )
+    return np.asarray(to_image(pixels))
+
+
+class ProceduralVideo:
+    """One procedural video at one size; any frame can be asked for at any time."""
+
+    def __init__(self, level: str, index: int, height: int, width: int) -> None:
+        self._rng = rng = np.random.default_rng([SEED_DOMAIN, LEVEL_SEEDS[level], index])
+        self.family = FAMILIES[index % len(FAMILIES)]
+        self._height, self._width = height, width
+        self._length = int(rng.integers(240, 481))
+        # A closed path: whole numbers of turns, so that the last frame leads back to the first.
+        self._turns = rng.choice([-1, 1], 4) * rng.integers(1, 3, 4)
+        self._phases = rng.uniform(0, 2 * np.pi, 4)
+        self._reach = rng.uniform(0.5, 1.0, 4)
+        self._render = getattr(self, f"_build_{self.family}")(rng)
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return self._length
+
+    def frame(self, position: int) -> np.ndarray:
+        """Frame `position` modulo the length, uint8 (height, width, 3)."""
+        return self._render(2 * np.pi * (position % self._length) / self._length)
+
+    def _waves(self, angle: float) -> list[float]:
+        """Four smooth periodic functions of the position on the loop, each in -1..1."""
+        return (self._reach * np.sin(self._turns * angle + self._phases)).tolist()
+
+    def _camera(self, texture: Image.Image, angle: float, tilt: float = 0.0) -> Image.Image:
+        """What the camera sees of a texture: it drifts, turns and zooms; `tilt` adds perspective."""
+        across, along, turn, zoom = self._waves(angle)
+        view = SIDE * 0.42 * (1 + 0.2 * zoom)
+        cosine, sine = np.cos(0.35 * turn) * view, np.sin(0.35 * turn) * view
+        centre = SIDE * 0.5
+        a, b, c = (
+            cosine / self._width,
+            -sine / self._height,
+            centre + SIDE * 0.17 * across - (cosine - sine) / 2,
+        )
+        d, e, f = (
+            sine / self._width,
+            cosine / self._height,
+            centre + SIDE * 0.17 * along - (sine + cosine) / 2,
+        )
+        size = (self._width, self._height)
+        if tilt == 0.0:
+            return texture.transform(
+                size, Image.Transform.AFFINE, (a, b, c, d, e, f), Image.Resampling.BILINEAR
+            )
+        # Perspective: divide by 1 + g x + h y; c and f moved so that the centre stays where it was.
+        g, h = tilt * turn / self._width, tilt * along / self._height
+        scale = 1 + (g * self._width + h * self._height) / 2
+        middle_x = (a * self._width + b * self._height) / 2 + c
+        middle_y = (d * self._width + e * self._height) / 2 + f
+        data = (a, b, c + middle_x * (scale - 1), d, e, f + middle_y * (scale - 1), g, h)
+        return texture.transform(size, Image.Transform.PERSPECTIVE, data, Image.Resampling.BILINEAR)
+
+    def _build_terrain(self, rng: np.random.Generator) -> Any:
+        texture = terrain_texture(rng)
+        return lambda angle: np.array(self._camera(texture, angle))
+
+    def _build_cells(self, rng: np.random.Generator) -> Any:
+        texture = cells_texture(rng)
+        return lambda angle: np.array(self._camera(texture, angle))
+
+    def _build_facade(self, rng: np.random.Generator) -> Any:
+        texture = facade_texture(rng)
+        return lambda angle: np.array(self._camera(texture, angle, tilt=0.35))
+
+    def _build_parallax(self, rng: np.random.Generator) -> Any:
+        """A sky and four ridges, the nearer the faster; each is periodic and three times as fine in x."""
+        height, width, fine = self._height, self._width, 3
+        hues = palette(6, rng)
+        y = np.arange(height, dtype=np.float32)[:, None]
+        sky = (hues[0] + (hues[1] - hues[0]) * y / height)[:, None] * np.ones((1, width, 1), np.float32)
+        background = np.asarray(to_image(sky))
+        layers = []
+        for layer in range(4):
+            period = width * (2 + layer) * fine
+            along = np.arange(period, dtype=np.float32) / period * 2 * np.pi
+            base = np.zeros(period, np.float32)
+            roughness = rng.uniform(0.9, 1.4)
+            for wave in range(1, 60):
+                base += np.float32(rng.normal() / wave**roughness) * np.cos(
+                    wave * along + rng.uniform(0, 6.28)
+                )
+            ridge = height * (0.35 + 0.17 * layer + 0.08 * base / base.std())
+            grain = np.asarray(Image.fromarray(lattice_noise(192, 6, rng, cells=4)).resize((period, height)))
+            # Noise blended with its half-period shift has no seam.
+            blend = np.sin(along / 2) ** 2
+            grain = grain * blend + np.roll(grain, period // 2, axis=1) * (1 - blend)
+            haze = 0.3 * np.clip(y - ridge, 0, height) / height
+            picture = np.asarray(to_image(hues[layer + 2] * (0.6 + 0.6 * grain[..., None]) + haze[..., None]))
+            cover = y > ridge
+            # The start once more at the end, so that every window is one slice.
+            again = slice(0, width * fine)
+            picture = np.concatenate([picture, picture[:, again]], axis=1)
+            cover = np.concatenate([cover, cover[:, again]], axis=1)
+            layers.append((picture, cover[..., None], period))
+        direction = int(rng.choice([-1, 1]))
+
+        def render(angle: float) -> np.ndarray:
+            frame = background.copy()
+            for picture, cover, period in layers:
+                shift = int(direction * angle / (2 * np.pi) * period) % period
+                window = slice(shift, shift + width * fine, fine)
+                np.copyto(frame, picture[:, window], where=cover[:, window])
+            return frame
+
+        return render
+
+    def _build_water(self, rng: np.random.Generator) -> Any:
+        texture = brick_texture(rng).reshape(-1, 3)
+        y = np.arange(self._height, dtype=np.float32) / self._height
+        x = np.arange(self._width, dtype=np.float32) / self._width
+        view = SIDE * 0.5
+        numbers = rng.integers(1, 4, 4) * rng.choice([-1, 1], 4)
+        waves = rng.uniform(3, 16, 4)
+        heights = rng.uniform(2, 9, 4)
+
+        def render(angle: float) -> np.ndarray:
+            across, along, *_ = self._waves(angle)
+            left, top = SIDE * (0.25 + 0.15 * across), SIDE * (0.25 + 0.15 * along)
+            push = [
+                heights[i] * np.sin(waves[i] * (y if i < 2 else x) + numbers[i] * angle) for i in range(4)
+            ]
+            columns = (left + view * x + push[2])[None, :] + push[0][:, None]
+            rows = (top + view * y + push[1])[:, None] + push[3][None, :]
+            return texture[rows.astype(np.int64) * SIDE + columns.astype(np.int64)]
+
+        return render
+
+    def _build_swarm(self, rng: np.random.Generator) -> Any:
+        ground = terrain_texture(rng)
+        count = int(rng.integers(8, 24))
+        hues = palette(6, rng)
+        corners = np.sort(rng.uniform(0, 2 * np.pi, (count, 7)), axis=1)
+        radii = min(self._height, self._width) * rng.uniform(0.04, 0.2, (count, 1))
+        colours = np.clip(hues[rng.integers(6, size=count)] * rng.uniform(0.8, 1.2, (count, 1)), 0, 1) * 255
+        fills = [tuple(colour) for colour in colours.astype(int).tolist()]
+        size = np.array([self._width, self._height])
+        homes = rng.uniform(0, 1, (count, 2))
+        turns = rng.integers(1, 3, (count, 3)) * rng.choice([-1, 1], (count, 3))
+        phases = rng.uniform(0, 2 * np.pi, (count, 2))
+
+        def render(angle: float) -> np.ndarray:
+            frame = self._camera(ground, angle)
+            draw = ImageDraw.Draw(frame)
+            places = size * (homes + 0.3 * np.sin(turns[:, :2] * angle + phases))
+            turned = corners + turns[:, 2:] * angle
+            outlines = (
+                np.stack([np.cos(turned), np.sin(turned)], axis=-1) * radii[..., None] + places[:, None]
+            )
+            for outline, fill in zip(outlines.reshape(count, -1).tolist(), fills, strict=True):
+                draw.polygon(outline, fill=fill)
+            return np.array(frame)
+
+        return render
+
+
+class ProceduralVideos:
+    """The 10 easy or 100 hard procedural videos."""
+
+    kind = "procedural"
+
+    def __init__(self, level: str) -> None:
+        self.level = level
+        self._built: OrderedDict[tuple[int, int, int], ProceduralVideo] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of videos."""
+        return COUNTS[self.level]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy sent to another process builds its own videos."""
+        return ProceduralVideos, (self.level,)
+
+    def name(self, index: int) -> str:
+        """The id of a video, such as ``procedural/hard/017-swarm``."""
+        index %= len(self)
+        return f"procedural/{self.level}/{index:03d}-{FAMILIES[index % len(FAMILIES)]}"
+
+    def open(self, index: int, height: int, width: int) -> ProceduralVideo:
+        """Video `index` at a size; the most recently used ones are kept."""
+        key = (index % len(self), height, width)
+        if key not in self._built:
+            self._built[key] = ProceduralVideo(self.level, *key)
+            while len(self._built) > CACHED_VIDEOS:
+                self._built.popitem(last=False)
+        self._built.move_to_end(key)
+        return self._built[key]
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for logs and checkpoints."""
+        return {
+            "kind": self.kind,
+            "level": self.level,
+            "videos": len(self),
+            "families": list(FAMILIES),
+            "version": VERSION,
+        }

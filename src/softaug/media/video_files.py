@@ -1,0 +1,224 @@
+"""Videos from files: decoded with PyAV once, kept at observation size in the cache folder, looped.
+
+The first `open` of a file decodes it (an official one: about 0.4 s) and writes its frames, already resized, to a raw
+file in the cache folder; every later `open`, in any process, maps that file into memory. Frames then cost
+microseconds, random access gives the same frames as sequential access, and 100 videos take disk space but
+hardly any memory of their own. The cache is bounded: the files used least recently go first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softaug.errors import UserError
+from softaug.media import home
+
+VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".mpg", ".mpeg")
+FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+MAX_FRAMES = 3000  # a longer video loops over its first 3,000 frames; the longest episode has 1,000 decisions
+CACHE_BYTES = 4 * 2**30
+CACHE_VERSION = 1
+
+
+def resize_bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Bilinear resize without anti-aliasing, pixel centres aligned at halves: what the benchmark does.
+
+    uint8 (H, W, 3) -> uint8 (height, width, 3), equal to torch's ``interpolate(..., align_corners=False)`` rounded.
+    """
+    if image.shape[:2] == (height, width):
+        return np.array(image)
+    top, bottom, down = _taps(image.shape[0], height)
+    left, right, across = _taps(image.shape[1], width)
+    down, across = down[:, None, None], across[:, None]
+    upper, lower = image[top].astype(np.float32), image[bottom].astype(np.float32)
+    rows = upper + (lower - upper) * down
+    resized = rows[:, left] + (rows[:, right] - rows[:, left]) * across
+    return (resized + 0.5).astype(np.uint8)
+
+
+def _taps(source: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each target pixel: its two source pixels and the weight of the second."""
+    position = np.maximum((np.arange(target) + 0.5) * source / target - 0.5, 0.0)
+    first = np.minimum(position.astype(np.int64), source - 1)
+    return first, np.minimum(first + 1, source - 1), (position - first).astype(np.float32)
+
+
+def decode(path: Path) -> Iterator[np.ndarray]:
+    """The frames of a video file, or of a folder of pictures (as DAVIS has them), uint8 (H, W, 3)."""
+    if path.is_dir():
+        yield from _decode_pictures(path)
+        return
+    import av
+
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise UserError(f"{path} holds no video.")
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            declared, decoded = stream.frames, 0
+            for frame in container.decode(stream):
+                decoded += 1
+                yield frame.to_ndarray(format="rgb24")
+    except (av.FFmpegError, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"the video {path} cannot be read: it is damaged or no video ({reason}).") from error
+    # Some containers declare a few frames more than they show; a tenth missing means a broken copy.
+    if decoded == 0 or decoded < 0.9 * declared:
+        raise UserError(f"the video {path} is truncated: {decoded} of its {declared} frames can be decoded.")
+
+
+def _decode_pictures(folder: Path) -> Iterator[np.ndarray]:
+    from PIL import Image
+
+    for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_SUFFIXES):
+        try:
+            with Image.open(path) as image:
+                yield np.asarray(image.convert("RGB"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"the frame {path} cannot be read: it is damaged or no picture.") from error
+
+
+class FileVideo:
+    """One decoded video: frames (N, H, W, 3) in memory or mapped from the cache."""
+
+    def __init__(self, frames: np.ndarray) -> None:
+        self._frames = frames
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return len(self._frames)
+
+    def frame(self, position: int) -> np.ndarray:
+        """Frame `position` modulo the length, uint8 (height, width, 3), a copy."""
+        return np.array(self._frames[position % len(self._frames)])
+
+
+class FileVideos:
+    """A list of video files (or folders of frames)."""
+
+    def __init__(
+        self, paths: Sequence[str | Path], kind: str = "folder", origin: str | Path | None = None
+    ) -> None:
+        if not paths:
+            raise UserError("the list of videos is empty; give at least one file.")
+        self.kind = kind
+        self.paths = [Path(path).expanduser() for path in paths]
+        self._origin = None if origin is None else str(origin)
+        for path in self.paths:
+            if not path.exists():
+                raise UserError(f"there is no video {path}.")
+
+    def __len__(self) -> int:
+        """Number of videos."""
+        return len(self.paths)
+
+    def name(self, index: int) -> str:
+        """The path of a video."""
+        return str(self.paths[index % len(self)])
+
+    def open(self, index: int, height: int, width: int) -> FileVideo:
+        """Video `index` at a size: mapped from the cache, decoded first when it is not there."""
+        return FileVideo(cached_frames(self.paths[index % len(self)], height, width))
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for logs and checkpoints."""
+        return {
+            "kind": self.kind,
+            "path": self._origin,
+            "videos": len(self),
+            "names": [path.name for path in self.paths],
+        }
+
+
+def videos_in(folder: Path) -> list[Path]:
+    """Every video file below a folder, or every subfolder of frames when there is none; in natural order."""
+    if not folder.is_dir():
+        raise UserError(f"there is no video folder {folder}.")
+    files = [path for path in folder.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file()]
+    if not files:
+        frames = (path for path in folder.rglob("*") if path.suffix.lower() in FRAME_SUFFIXES)
+        files = list({path.parent for path in frames})
+    if not files:
+        raise UserError(
+            f"the folder {folder} holds no videos ({', '.join(VIDEO_SUFFIXES)}) and no folders of frames."
+        )
+    return sorted(files, key=lambda path: _natural(str(path.relative_to(folder))))
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key by which video2 comes before video10."""
+    import re
+
+    return [
+        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
+    ]
+
+
+def cached_frames(path: Path, height: int, width: int) -> np.ndarray:
+    """Frames of a video at a size, uint8 (N, height, width, 3): from the cache, or decoded into it."""
+    frame_bytes = height * width * 3
+    target = _cache_file(path, height, width)
+    if not target.is_file() or target.stat().st_size == 0:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".decoding-")
+        except OSError:
+            # No place for a cache (read-only home): keep the frames of this video in memory.
+            return np.stack([resize_bilinear(frame, height, width) for frame in _first_frames(path)])
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                for frame in _first_frames(path):
+                    file.write(resize_bilinear(frame, height, width).tobytes())
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _prune(target.parent, keep=target)
+    else:
+        os.utime(target)  # used now: the oldest go first
+    count = target.stat().st_size // frame_bytes
+    return np.memmap(target, np.uint8, mode="r", shape=(count, height, width, 3))
+
+
+def _first_frames(path: Path) -> Iterator[np.ndarray]:
+    count = 0
+    for frame in decode(path):
+        yield frame
+        count += 1
+        if count == MAX_FRAMES:
+            return
+    if count == 0:
+        raise UserError(f"the video {path} holds no frames.")
+
+
+def _cache_file(path: Path, height: int, width: int) -> Path:
+    """Name of the cache file: another size, another file content or another version is another name."""
+    status = path.stat()
+    identity = f"{CACHE_VERSION}|{path.resolve()}|{status.st_size}|{status.st_mtime_ns}|{height}x{width}|{MAX_FRAMES}"
+    return home.cache_directory() / "frames" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.raw"
+
+
+def _prune(folder: Path, keep: Path) -> None:
+    """Delete the least recently used cache files until the rest fits into `CACHE_BYTES`."""
+    entries = []
+    for path in folder.glob("*.raw"):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # another process pruned it
+            continue
+        entries.append((status.st_mtime, status.st_size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= CACHE_BYTES:
+            return
+        if path != keep:
+            path.unlink(missing_ok=True)
+            total -= size
