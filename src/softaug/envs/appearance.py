@@ -1,0 +1,163 @@
+"""Change a compiled model's colours in place, with the pixels a recompiled XML would give.
+
+dm_control's tasks share `common/skybox.xml` and `common/materials.xml`. The benchmark edits attributes of
+three of their elements (SPEC §6): the texture `skybox`, the texture `grid` and the material `self`. Here the
+edited texture alone is built, copied into the model's `tex_data` and uploaded to the GL context: no new
+model, no new context. The skybox (800 x 800 x 6) takes MuJoCo about 80 ms to build, so the colour modes
+build it from a precomputed gradient instead.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+
+import mujoco
+import numpy as np
+from dm_control import mujoco as dm_mujoco
+from dm_control.suite import common
+
+GREEN = {"rgb1": ".2 .8 .2", "rgb2": ".2 .8 .2", "markrgb": ".2 .8 .2"}
+DEFAULT_SKY_RGB = np.array([0.4, 0.6, 0.8])
+
+_ASSET_FILES = {"skybox": "./common/skybox.xml", "grid": "./common/materials.xml"}
+
+
+def _texture_element(name: str) -> ElementTree.Element:
+    root = ElementTree.fromstring(common.ASSETS[_ASSET_FILES[name]])
+    element = root.find(f"./asset/texture[@name='{name}']")
+    assert element is not None, f"dm_control's {_ASSET_FILES[name]} has no texture {name!r}"
+    return element
+
+
+def build_texture(name: str, attributes: Mapping[str, str]) -> np.ndarray:
+    """Bytes of dm_control's texture `name` with some attributes replaced, made by MuJoCo's own compiler."""
+    element = _texture_element(name)
+    element.attrib.update(attributes)
+    model = ElementTree.Element("mujoco")
+    ElementTree.SubElement(model, "asset").append(element)
+    return mujoco.MjModel.from_xml_string(ElementTree.tostring(model, encoding="unicode")).tex_data.copy()
+
+
+def rgb_text(rgb: np.ndarray) -> str:
+    """Three numbers as MJCF text that reads back to the same float64."""
+    return " ".join(repr(float(value)) for value in rgb)
+
+
+class SkyGradient:
+    """dm_control's skybox for any first colour: a gradient to black, with white specks (`mark="random"`).
+
+    A texel is `floor(255 * weight * rgb)`, where `weight` depends on its elevation only and so is the same on
+    the four side faces. The weights below follow MuJoCo's gradient; `matches` compares the result with a
+    compiled texture, and the caller falls back to the compiler should another MuJoCo version differ.
+    """
+
+    def __init__(self) -> None:
+        element = _texture_element("skybox")
+        self.width = int(element.attrib["width"])
+        specks = build_texture("skybox", {"rgb1": "0 0 0", "rgb2": "0 0 0"}).reshape(-1, 3)
+        self._speck_texels = np.flatnonzero(specks.any(axis=1))
+        self._speck_rgb = specks[self._speck_texels]
+
+        steps = 2 * np.arange(self.width) / (self.width - 1)
+        x, y = steps[None, :] - 1, 1 - steps[:, None]
+        radius = np.sqrt(1 + x * x + y * y)
+        side_elevation = np.arcsin(y / radius) / (0.5 * np.pi)
+        up_elevation = 1 - np.arccos(1 / radius) / (0.5 * np.pi)
+        self._side, self._up, self._down = (
+            self._weight(elevation) for elevation in (side_elevation, up_elevation, -up_elevation)
+        )
+
+    @staticmethod
+    def _weight(elevation: np.ndarray) -> np.ndarray:
+        """Share of the first colour, (width, width), from the elevation in -1 (nadir) .. 1 (zenith)."""
+        return np.clip(0.5 * (1 + elevation / np.sqrt(1 + elevation**2) * np.sqrt(2)), 0, 1)
+
+    def build(self, rgb: np.ndarray) -> np.ndarray:
+        """Bytes of the whole skybox texture with first colour `rgb`."""
+        texture = np.empty((6, self.width, self.width, 3), np.uint8)
+        # Faces: right, left, up, down, front, back.
+        for face, weight in ((0, self._side), (2, self._up), (3, self._down)):
+            for channel in range(3):
+                # One plane at a time: an inner loop over three channels is four times slower.
+                texture[face, ..., channel] = (255 * (weight * rgb[channel])).astype(np.uint8)
+        for face in (1, 4, 5):
+            texture[face] = texture[0]
+        texture.reshape(-1, 3)[self._speck_texels] = self._speck_rgb
+        return texture.reshape(-1)
+
+    def matches(self, rgb: np.ndarray, compiled: np.ndarray) -> bool:
+        return np.array_equal(self.build(rgb), compiled)
+
+
+class Painter:
+    """Recolours the model of one `physics`; a texture or material that the model lacks is left out."""
+
+    def __init__(self, physics: dm_mujoco.Physics) -> None:
+        self._physics = physics
+        model = physics.model
+        self._textures = {model.id2name(i, "texture"): i for i in range(model.ntex)}
+        self._materials = {model.id2name(i, "material"): i for i in range(model.nmat)}
+        self._default_sky = self._texels("skybox").copy() if "skybox" in self._textures else None
+        self._default_self_rgb = (
+            model.mat_rgba[self._materials["self"], :3].copy() if "self" in self._materials else None
+        )
+        self._gradient: SkyGradient | None = None
+
+    def make_green(self, floor: bool) -> None:
+        """Green screen: the sky, and with `floor` also the grid (SPEC §6, video_easy / video_hard).
+
+        To be called before the first render, which uploads the model's textures.
+        """
+        self._write("skybox", build_texture("skybox", GREEN))
+        if floor:
+            self._write("grid", build_texture("grid", GREEN))
+
+    def prepare_colors(self) -> None:
+        """The one-time work of `set_colors`."""
+        gradient = SkyGradient()
+        if self._default_sky is not None and gradient.matches(DEFAULT_SKY_RGB, self._default_sky):
+            self._gradient = gradient
+
+    def set_colors(self, color: Mapping[str, np.ndarray]) -> None:
+        """Show one colour setting (SPEC §6); everything it does not name has dm_control's own colour."""
+        grid = {
+            attribute: rgb_text(color[key])
+            for key, attribute in (("grid_rgb1", "rgb1"), ("grid_rgb2", "rgb2"))
+            if key in color
+        }
+        self._write("grid", build_texture("grid", grid))
+        self._write("skybox", self._skybox(color.get("skybox_rgb")))
+        for name in ("grid", "skybox"):
+            self._upload(name)
+        if self._default_self_rgb is not None:
+            rgb = color.get("self_rgb", self._default_self_rgb)
+            self._physics.model.mat_rgba[self._materials["self"], :3] = rgb
+
+    def _skybox(self, rgb: np.ndarray | None) -> np.ndarray | None:
+        if rgb is None:
+            return self._default_sky
+        if self._gradient is not None:
+            return self._gradient.build(rgb)
+        return build_texture("skybox", {"rgb1": rgb_text(rgb)})
+
+    def _texels(self, name: str) -> np.ndarray:
+        """The texture's bytes inside the model, a view."""
+        model, index = self._physics.model, self._textures[name]
+        size = model.tex_height[index] * model.tex_width[index] * model.tex_nchannel[index]
+        return model.tex_data[model.tex_adr[index] : model.tex_adr[index] + size]
+
+    def _write(self, name: str, texels: np.ndarray | None) -> None:
+        if name in self._textures and texels is not None:
+            self._texels(name)[:] = texels
+
+    def _upload(self, name: str) -> None:
+        if name in self._textures:
+            contexts = self._physics.contexts
+            with contexts.gl.make_current() as gl:
+                gl.call(
+                    mujoco.mjr_uploadTexture,
+                    self._physics.model.ptr,
+                    contexts.mujoco.ptr,
+                    self._textures[name],
+                )

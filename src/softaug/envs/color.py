@@ -1,0 +1,88 @@
+"""Colour settings of the `color_*` modes: the distribution, the 100 test settings, checking a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from softaug.envs.modes import Mode
+from softaug.errors import UserError
+
+ColorSetting = dict[str, np.ndarray]
+"""What is recoloured -> RGB in 0..1, float64 (3,)."""
+
+DEFAULT_COLORS: ColorSetting = {
+    "grid_rgb1": np.array([0.1, 0.2, 0.3]),
+    "self_rgb": np.array([0.7, 0.5, 0.3]),
+    "skybox_rgb": np.array([0.4, 0.6, 0.8]),
+}
+COLOR_KEYS = ("grid_rgb1", "grid_rgb2", "self_rgb", "skybox_rgb")
+STD = {"easy": 0.1, "hard": 0.2, "random": 0.2}
+SETTINGS_PER_LEVEL = 100
+# Seeds of the embedded test settings; far from the small seeds that people train with, so that
+# `color_random` never repeats them.
+PROCEDURAL_SEED = {"easy": 20210101, "hard": 20210202}
+
+
+def draw_color(rng: np.random.Generator, std: float) -> ColorSetting:
+    """One draw: default + N(0, std) per channel, clipped to [0, 1]; grid_rgb2 = grid_rgb1 + 0.1.
+
+    As in the official files, the 0.1 is added to the clipped grid_rgb1 (there, 0 becomes 0.1).
+    """
+    color = {key: np.clip(default + rng.normal(0.0, std, 3), 0, 1) for key, default in DEFAULT_COLORS.items()}
+    color["grid_rgb2"] = np.clip(color["grid_rgb1"] + 0.1, 0, 1)
+    return {key: color[key] for key in COLOR_KEYS}
+
+
+def procedural_colors(level: str) -> list[ColorSetting]:
+    """The 100 embedded settings of `easy` or `hard`: always the same."""
+    rng = np.random.default_rng(PROCEDURAL_SEED[level])
+    return [draw_color(rng, STD[level]) for _ in range(SETTINGS_PER_LEVEL)]
+
+
+def check_color(setting: Mapping[str, Sequence[float] | np.ndarray], where: str) -> ColorSetting:
+    """A setting as float64 3-vectors in 0..1; keys may be left out, then that part keeps its colour."""
+    if not isinstance(setting, Mapping) or not setting:
+        raise UserError(f"{where} must be a dict with some of the keys {', '.join(COLOR_KEYS)}.")
+    checked = {}
+    for key, value in setting.items():
+        if key not in COLOR_KEYS:
+            raise UserError(f"{where} has the unknown key {key!r}; the keys are {', '.join(COLOR_KEYS)}.")
+        try:
+            vector = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            vector = np.empty(0)
+        if vector.shape != (3,) or not np.all((vector >= 0) & (vector <= 1)):
+            raise UserError(f"{where}: {key} must be three numbers between 0 and 1, not {value!r}.")
+        checked[key] = vector
+    return checked
+
+
+def color_settings(
+    mode: Mode, colors: str | Path | Sequence[Mapping] | None = None
+) -> tuple[list[ColorSetting] | None, str]:
+    """The settings an episode's colour is drawn from, and where they come from.
+
+    None instead of a list means fresh draws from the distribution (`color_random`). The source is
+    `procedural`, `official` (a `.pt` file, given or registered) or `list` (the caller's own).
+    """
+    if mode.level == "random":
+        return None, "procedural"
+    assert mode.level is not None
+    if colors is None:
+        from softaug.media.official import registered_colors
+
+        colors = registered_colors(mode.level)
+        if colors is None:
+            return procedural_colors(mode.level), "procedural"
+    if isinstance(colors, str | Path):
+        from softaug.media.official import load_colors
+
+        settings, kind = load_colors(Path(colors)), "official"
+    else:
+        settings, kind = list(colors), "list"  # type: ignore[arg-type]
+    if not settings:
+        raise UserError("colors= is empty; give at least one colour setting.")
+    return [check_color(setting, f"Colour setting {i}") for i, setting in enumerate(settings)], kind

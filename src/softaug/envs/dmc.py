@@ -1,0 +1,253 @@
+"""A dm_control suite task as a Gymnasium environment of stacked pixels, in any mode of the benchmark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from dm_control import mujoco as dm_mujoco
+from dm_control import suite
+from dm_control.mujoco.engine import Camera
+
+from softaug.envs.appearance import Painter
+from softaug.envs.chroma import replace_green
+from softaug.envs.color import STD, ColorSetting, color_settings, draw_color
+from softaug.envs.modes import Mode
+from softaug.envs.tasks import action_repeat as default_action_repeat
+from softaug.envs.tasks import domain_and_task
+from softaug.errors import UserError
+
+CAMERA = 0
+MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 16, 1024
+RENDER_SETTINGS = ("exact", "fast")
+# dm_control's tasks use 2048; see `make_env` for what 512 changes in the picture.
+FAST_SHADOW_MAP = 512
+
+# The process in which GL was first used. Mesa's worker threads do not survive a fork, so a forked child that
+# renders would wait for them for ever; with this it can say so instead.
+_gl_process: int | None = None
+
+
+def _claim_gl() -> None:
+    global _gl_process
+    if _gl_process is None:
+        _gl_process = os.getpid()
+    elif _gl_process != os.getpid():
+        raise UserError(
+            "This process was forked from one that had already rendered, and OpenGL does not survive a fork; "
+            "start the workers with 'spawn' or 'forkserver' (AsyncVectorEnv(..., context='spawn'))."
+        )
+
+
+class DMCEnv(gymnasium.Env):
+    """See `softaug.envs.make_env` for the arguments.
+
+    Observation: uint8 (3 * frame_stack, H, W), newest frame last. Action: float32 in [-1, 1], mapped to the
+    task's own range; values outside are clipped, NaN is refused.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012 - Gymnasium's own convention
+
+    def __init__(
+        self,
+        task: str,
+        mode: str | Mode = "train",
+        seed: int = 0,
+        *,
+        image_size: int = 100,
+        frame_stack: int = 3,
+        action_repeat: int | None = None,
+        videos: str | Path | Sequence[str | Path] | None = None,
+        colors: str | Path | Sequence[Mapping] | None = None,
+        render: str = "exact",
+        render_mode: str = "rgb_array",
+    ) -> None:
+        domain, task_name = domain_and_task(task)
+        self.task_name = task
+        self.mode = Mode.parse(mode)
+        self.action_repeat = default_action_repeat(task) if action_repeat is None else action_repeat
+        self.render_mode = render_mode
+        _check_whole("image_size", image_size, MIN_IMAGE_SIZE, MAX_IMAGE_SIZE)
+        _check_whole("frame_stack", frame_stack, 1, 100)
+        _check_whole("action_repeat", self.action_repeat, 1, 1000)
+        if render not in RENDER_SETTINGS:
+            raise UserError(f"Unknown render setting {render!r}; choose one of {', '.join(RENDER_SETTINGS)}.")
+        if render_mode != "rgb_array":
+            raise UserError(f"Unknown render_mode {render_mode!r}; this environment has 'rgb_array' only.")
+
+        # Sources first: they are cheap to check, and their mistakes are the likeliest.
+        self._colors: list[ColorSetting] | None = None
+        self._videos: Any = None
+        self._media: str | None = None
+        if self.mode.family == "color":
+            self._colors, self._media = color_settings(self.mode, colors)
+        elif self.mode.family == "video":
+            from softaug.media import video_source
+
+            self._videos = video_source(str(self.mode.level), videos)
+            self._media = self._videos.kind
+
+        self._env = suite.load(domain, task_name, task_kwargs={"random": _check_seed(seed)})
+        self._size = image_size
+        self._painter = Painter(self.physics)
+        if self.mode.family == "video":
+            self._painter.make_green(floor=self.mode.level == "hard")
+        elif self.mode.family == "color":
+            self._painter.prepare_colors()
+        self._set_up_rendering(fast=render == "fast")
+        self._camera: Camera | None = None
+
+        spec = self._env.action_spec()
+        # lqr has unbounded motors: there, -1 .. 1 is passed on as it is.
+        bounded = np.all(np.abs([spec.minimum, spec.maximum]) < 1e9)
+        self._action_low = spec.minimum if bounded else np.full(spec.shape, -1.0)
+        self._action_high = spec.maximum if bounded else np.full(spec.shape, 1.0)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, spec.shape, np.float32)
+        channels = 3 * frame_stack
+        self.observation_space = gymnasium.spaces.Box(0, 255, (channels, image_size, image_size), np.uint8)
+
+        self._stack = np.zeros((channels, image_size, image_size), np.uint8)
+        self._episode = self._next_episode = 0
+        self._seed(seed)
+        self._episode_over = True
+        self._video: Any = None
+        self._video_position = 0
+        self._color: ColorSetting | None = None
+
+    @property
+    def physics(self) -> dm_mujoco.Physics:
+        """dm_control's physics, for example for `physics.named.data.qpos`."""
+        return self._env.physics
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode.
+
+        seed: restarts every random draw of this environment and its episode counter.
+        options: {"episode": e} sets the episode counter, which chooses the video (e modulo their number).
+        """
+        if seed is not None:
+            self._seed(_check_seed(seed))
+        episode: Any = (options or {}).get("episode", self._next_episode)
+        _check_whole("options['episode']", episode, 0, 2**31)
+        self._episode = int(episode)
+        self._next_episode = self._episode + 1
+        self._open_camera()
+
+        info: dict[str, Any] = {"episode": self._episode}
+        if self.mode.family == "color":
+            info |= {"color": self._draw_color(), "media": self._media}
+        elif self.mode.family == "video":
+            info |= {"video": self._open_video(), "media": self._media}
+        self._env.reset()
+        self._episode_over = False
+        self._stack[:] = np.tile(self._frame(), (len(self._stack) // 3, 1, 1))
+        return self._stack.copy(), info
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """One decision: the action is repeated, rewards are summed. info["frames"]: env steps it took."""
+        if self._episode_over:
+            raise UserError("The episode is over (or was never started); call reset() before step().")
+        control = self._control(action)
+        reward, frames = 0.0, 0
+        for _ in range(self.action_repeat):
+            time_step = self._env.step(control)
+            reward += float(time_step.reward or 0.0)
+            frames += 1
+            if time_step.last():
+                break
+        # dm_control ends an episode with discount 1 at its time limit, and 0 when the task itself is over.
+        terminated = bool(time_step.last() and time_step.discount == 0.0)
+        truncated = bool(time_step.last() and not terminated)
+        self._episode_over = terminated or truncated
+
+        self._video_position += 1
+        self._stack[:-3] = self._stack[3:]
+        self._stack[-3:] = self._frame()
+        return self._stack.copy(), reward, terminated, truncated, {"frames": frames}
+
+    def render(self) -> np.ndarray:
+        """The newest frame, uint8 (H, W, 3)."""
+        return np.ascontiguousarray(self._stack[-3:].transpose(1, 2, 0))
+
+    def close(self) -> None:
+        """Free the GL context; may be called twice."""
+        self._camera = None
+        self._episode_over = True
+        if getattr(self, "_env", None) is not None:
+            self.physics.free()
+            self._env = None
+
+    # The parts of reset and step.
+
+    def _seed(self, seed: int) -> None:
+        """The task draws as in `suite.load(..., task_kwargs={"random": seed})`; colours from `np_random`."""
+        super().reset(seed=seed)
+        self._env.task._random = np.random.RandomState(seed)
+        self._next_episode = 0
+
+    def _set_up_rendering(self, fast: bool) -> None:
+        """To be done before the GL context exists, which takes these sizes once and for all."""
+        visual = self.physics.model.vis
+        if fast:
+            visual.quality.shadowsize = min(visual.quality.shadowsize, FAST_SHADOW_MAP)
+            visual.global_.offwidth = visual.global_.offheight = self._size
+        else:
+            visual.global_.offwidth = max(visual.global_.offwidth, self._size)
+            visual.global_.offheight = max(visual.global_.offheight, self._size)
+
+    def _open_camera(self) -> Camera:
+        """The GL context is made at the first reset, not before, so that an unused environment can be forked."""
+        if self._camera is None:
+            if self._env is None:
+                raise UserError("The environment is closed; make a new one.")
+            _claim_gl()
+            self._camera = Camera(self.physics, self._size, self._size, CAMERA)
+        return self._camera
+
+    def _draw_color(self) -> ColorSetting:
+        if self._colors is None:
+            self._color = draw_color(self.np_random, STD[str(self.mode.level)])
+        else:
+            self._color = self._colors[self.np_random.integers(len(self._colors))]
+        self._painter.set_colors(self._color)
+        return {key: rgb.copy() for key, rgb in self._color.items()}
+
+    def _open_video(self) -> str:
+        index = self._episode % len(self._videos)
+        self._video = self._videos.open(index, self._size, self._size)
+        self._video_position = 0
+        return self._videos.name(index)
+
+    def _frame(self) -> np.ndarray:
+        """What the camera sees now, uint8 (3, H, W)."""
+        frame = np.ascontiguousarray(self._open_camera().render().transpose(2, 0, 1))
+        if self._video is not None:
+            replace_green(frame, self._video.frame(self._video_position))
+        return frame
+
+    def _control(self, action: np.ndarray) -> np.ndarray:
+        values = np.asarray(action, np.float64)
+        if values.shape != self.action_space.shape:
+            raise UserError(
+                f"The action has shape {values.shape}, but {self.task_name} takes {self.action_space.shape}."
+            )
+        if np.isnan(values).any():
+            raise UserError(f"The action contains NaN: {values}; check the policy for a diverged network.")
+        values = np.clip(values, -1.0, 1.0)
+        return self._action_low + (values + 1.0) * 0.5 * (self._action_high - self._action_low)
+
+
+def _check_whole(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+        raise UserError(f"{name} must be a whole number from {low} to {high}, not {value!r}.")
+
+
+def _check_seed(seed: Any) -> int:
+    _check_whole("seed", seed, 0, 2**32 - 1)
+    return int(seed)

@@ -1,0 +1,59 @@
+"""Task names and action repeats (SPEC §3); knows nothing of MuJoCo, so it costs nothing to import."""
+
+from __future__ import annotations
+
+from softaug.errors import UserError
+
+# The five tasks of DMControl-GB and their action repeats.
+PAPER_TASKS: dict[str, int] = {
+    "walker_walk": 4,
+    "walker_stand": 4,
+    "cartpole_swingup": 8,
+    "ball_in_cup_catch": 4,
+    "finger_spin": 2,
+}
+DEFAULT_ACTION_REPEAT = 4
+
+# Every dm_control suite task. Written out so that Gymnasium ids can be registered without importing
+# dm_control (a second or more); a test compares it with `dm_control.suite.ALL_TASKS`.
+SUITE: dict[str, tuple[str, ...]] = {
+    "acrobot": ("swingup", "swingup_sparse"),
+    "ball_in_cup": ("catch",),
+    "cartpole": ("balance", "balance_sparse", "swingup", "swingup_sparse", "two_poles", "three_poles"),
+    "cheetah": ("run",),
+    "dog": ("stand", "walk", "trot", "run", "fetch"),
+    "finger": ("spin", "turn_easy", "turn_hard"),
+    "fish": ("upright", "swim"),
+    "hopper": ("stand", "hop"),
+    "humanoid": ("stand", "walk", "run", "run_pure_state"),
+    "humanoid_CMU": ("stand", "walk", "run"),
+    "lqr": ("lqr_2_1", "lqr_6_2"),
+    "manipulator": ("bring_ball", "bring_peg", "insert_ball", "insert_peg"),
+    "pendulum": ("swingup",),
+    "point_mass": ("easy", "hard"),
+    "quadruped": ("walk", "run", "escape", "fetch"),
+    "reacher": ("easy", "hard"),
+    "stacker": ("stack_2", "stack_4"),
+    "swimmer": ("swimmer6", "swimmer15"),
+    "walker": ("stand", "walk", "run"),
+}
+_DOMAIN_AND_TASK = {f"{domain}_{task}": (domain, task) for domain, tasks in SUITE.items() for task in tasks}
+SUITE_TASKS: tuple[str, ...] = tuple(_DOMAIN_AND_TASK)
+
+
+def domain_and_task(name: str) -> tuple[str, str]:
+    """`"ball_in_cup_catch"` -> `("ball_in_cup", "catch")`."""
+    try:
+        return _DOMAIN_AND_TASK[name]
+    except (KeyError, TypeError):
+        others = ", ".join(task for task in SUITE_TASKS if task not in PAPER_TASKS)
+        raise UserError(
+            f"Unknown task {name!r}; choose one of the benchmark's {', '.join(PAPER_TASKS)} "
+            f"or another dm_control suite task: {others}."
+        ) from None
+
+
+def action_repeat(name: str) -> int:
+    """Env steps (frames) per agent decision: the paper's for its five tasks, 4 for any other."""
+    domain_and_task(name)
+    return PAPER_TASKS.get(name, DEFAULT_ACTION_REPEAT)
