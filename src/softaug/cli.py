@@ -1,7 +1,7 @@
 """The command line: ``softaug COMMAND ...``.
 
 Each command lives in a file of its own under ``commands/`` with two functions, ``add_arguments(parser)``
-and ``run(args) -> int`` (the exit status); its first docstring line is its help. Only the chosen command is imported, so that
+and ``run(args) -> int`` (the exit status). Only the chosen command is imported, so that
 ``softaug --help`` answers at once.
 """
 
@@ -34,7 +34,10 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, help_line in COMMANDS.items():
         subparser = subparsers.add_parser(
-            name, help=help_line, description=help_line, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+            name,
+            help=help_line,
+            description=help_line,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
         if name == chosen:
             module = importlib.import_module(f"softaug.commands.{name}")

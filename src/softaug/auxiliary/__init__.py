@@ -1,0 +1,25 @@
+"""Auxiliary tasks that shape the encoder beside RL.
+
+An `AuxiliaryTask` holds the encoder it shapes and its own heads. `needs` says what `loss` takes: a tensor of
+raw observations or a `Batch` of one-step transitions. The caller steps the optimiser over `parameters()`
+(those that require a gradient) and then calls `after_step`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+
+class AuxiliaryTask(Protocol):
+    """What the learner asks of an auxiliary task (an ``nn.Module``)."""
+
+    needs: Literal["observations", "transitions"]
+
+    def loss(self, data: Any, generator: torch.Generator) -> Tensor:
+        """The task's loss on raw, un-augmented data."""
+
+    def after_step(self) -> None:
+        """Called after each optimiser step (moving averages)."""

@@ -1,0 +1,326 @@
+"""The agent: every part of a method wired together, in one place.
+
+`make_agent` reads the method's row and builds encoder, SAC, augmentations and auxiliary task. `Agent.update`
+is one iteration of the paper's Algorithm 1; what a method does differently is visible in its few branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from softaug.augment import Augment, Images, RandomConv, RandomCrop, RandomOverlay, RandomShift, center_crop
+from softaug.auxiliary.curl import CurlTask
+from softaug.auxiliary.inverse_dynamics import InverseDynamicsTask
+from softaug.auxiliary.soda import SodaTask
+from softaug.config import Config
+from softaug.errors import UserError
+from softaug.methods import Where
+from softaug.networks import Actor, ConvStack, Critic, Encoder, Projection, feature_shape, initialise
+from softaug.replay import Batch, Replay
+from softaug.sac import SAC, Metrics, adam, optimiser_step
+
+
+class Agent:
+    """Acts, updates itself from a replay, and can save and restore its whole state."""
+
+    def __init__(
+        self,
+        sac: SAC,
+        *,
+        weak: Augment,
+        strong: Augment | None,
+        strong_in: frozenset[Where],
+        auxiliary: SodaTask | CurlTask | InverseDynamicsTask | None,
+        crop_size: int,
+        action_dim: int,
+        batch_size: int,
+        n_step: int,
+        actor_every: int,
+        target_every: int,
+        aux_batch_size: int,
+        aux_every: int,
+        aux_lr: float,
+        seed: int,
+        device: torch.device,
+        autocast: bool = False,
+    ):
+        self.sac, self.auxiliary = sac, auxiliary
+        self.weak, self.strong, self.strong_in = weak, strong, strong_in
+        self.crop_size, self.action_dim = crop_size, action_dim
+        self.batch_size, self.n_step = batch_size, n_step
+        self.actor_every, self.target_every = actor_every, target_every
+        self.aux_batch_size, self.aux_every = aux_batch_size, aux_every
+        self.device, self.autocast = device, autocast
+        self.optimisers = dict(sac.optimisers)
+        if auxiliary is not None:
+            self.optimisers["auxiliary"] = adam(
+                [p for p in auxiliary.parameters() if p.requires_grad], aux_lr
+            )
+        self.updates = 0
+        # Separate streams: acting draws on the CPU, updates on the device, the replay with numpy.
+        act_seed, update_seed, replay_seed = np.random.SeedSequence([seed, 1]).generate_state(3)
+        self.act_generator = torch.Generator().manual_seed(int(act_seed))
+        self.generator = torch.Generator(device).manual_seed(int(update_seed))
+        self.replay_rng = np.random.default_rng(int(replay_seed))
+
+    @torch.inference_mode()
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """An action (A,) sampled from the policy at obs, uint8 (3k, H, W)."""
+        view = center_crop(torch.from_numpy(obs)[None], self.crop_size).to(self.device)
+        mean, log_std = self.sac.actor(self.sac.encoder(view.contiguous(memory_format=torch.channels_last)))
+        noise = torch.randn(mean.shape, generator=self.act_generator).to(self.device)
+        return torch.tanh(mean + noise * log_std.exp())[0].cpu().numpy()
+
+    def random_action(self) -> np.ndarray:
+        """An action (A,), uniform in [-1, 1]."""
+        return (torch.rand(self.action_dim, generator=self.act_generator) * 2 - 1).numpy()
+
+    def update(self, replay: Replay) -> Metrics:
+        """One RL update and, when due, one of the auxiliary task; returns 0-dim tensors to log."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            batch = replay.sample(self.batch_size, self.replay_rng, self.n_step).to(self.device)
+            metrics = self._update_rl(batch)
+            if self.auxiliary is not None and self.updates % self.aux_every == 0:
+                metrics |= self._update_auxiliary(replay)
+        self.updates += 1
+        return metrics
+
+    def _update_rl(self, batch: Batch) -> Metrics:
+        view = self.weak(batch.obs, self.generator)
+        next_view = self.weak(batch.next_obs, self.generator)
+        strong_view = None
+        if self.strong is not None and "rl" in self.strong_in:
+            view, next_view = self.strong(view, self.generator), self.strong(next_view, self.generator)
+        if self.strong is not None and "critic" in self.strong_in:
+            strong_view = self.strong(view, self.generator)
+        target = self.sac.bellman_target(next_view, batch.reward, batch.discount, self.generator)
+        metrics = self.sac.update_critic(view, batch.action, target, strong_view)
+        metrics["batch_reward"] = batch.reward.mean()
+        if self.updates % self.actor_every == 0:
+            metrics |= self.sac.update_actor(view, self.generator)
+        if self.updates % self.target_every == 0:
+            self.sac.update_target()
+        return metrics
+
+    def _update_auxiliary(self, replay: Replay) -> Metrics:
+        assert self.auxiliary is not None
+        if isinstance(self.auxiliary, InverseDynamicsTask):
+            transitions = replay.sample(self.aux_batch_size, self.replay_rng, n_step=1).to(self.device)
+            loss = self.auxiliary.loss(transitions, self.generator)
+        else:
+            observations = replay.sample_observations(self.aux_batch_size, self.replay_rng).to(self.device)
+            loss = self.auxiliary.loss(observations, self.generator)
+        optimiser_step(self.optimisers["auxiliary"], loss)
+        self.auxiliary.after_step()
+        return {"aux_loss": loss.detach()}
+
+    def policy_weights(self) -> dict[str, Tensor]:
+        """What a policy needs at test time, on the CPU: encoder and actor, and the head that PAD adapts with."""
+        parts: dict[str, nn.Module] = {"encoder": self.sac.encoder, "actor": self.sac.actor}
+        if isinstance(self.auxiliary, InverseDynamicsTask):
+            parts["auxiliary"] = self.auxiliary
+        return {
+            f"{part}.{name}": tensor.detach().cpu().clone().contiguous()
+            for part, module in parts.items()
+            for name, tensor in module.state_dict().items()
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next update depends on: weights, optimisers, generators, counters."""
+        return {
+            "sac": _unshared(self.sac.state_dict()),
+            "auxiliary": None if self.auxiliary is None else _unshared(self.auxiliary.state_dict()),
+            "optimisers": {name: _optimiser_state(optimiser) for name, optimiser in self.optimisers.items()},
+            "updates": self.updates,
+            "act_generator": self.act_generator.get_state(),
+            "generator": self.generator.get_state(),
+            "replay_rng": self.replay_rng.bit_generator.state,
+        }
+
+    def load_state(self, tree: dict[str, Any]) -> None:
+        """Inverse of `state`, in place: modules that share the encoder go on sharing it."""
+        self.sac.load_state_dict(tree["sac"])
+        if self.auxiliary is not None:
+            self.auxiliary.load_state_dict(tree["auxiliary"])
+        for name, optimiser in self.optimisers.items():
+            _load_optimiser_state(optimiser, tree["optimisers"][name])
+        self.updates = tree["updates"]
+        self.act_generator.set_state(tree["act_generator"].cpu())
+        self.generator.set_state(tree["generator"].cpu())
+        self.replay_rng.bit_generator.state = tree["replay_rng"]
+
+
+def make_agent(
+    config: Config, obs_shape: Sequence[int], action_dim: int, *, images: Images | None = None
+) -> Agent:
+    """Build the agent of `config` for raw observations of obs_shape (3k, H, W).
+
+    images: the overlay's image source; by default the one that config.images names.
+    """
+    device = choose_device(config.device)
+    if config.precision == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    row = config.row
+    view_shape = (obs_shape[0], config.crop_size, config.crop_size)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(config.seed)
+        encoder, auxiliary_encoder = make_encoders(config, obs_shape[0])
+        encoder.to(device, memory_format=torch.channels_last)
+        auxiliary_encoder.to(device, memory_format=torch.channels_last)
+        feature_dim = int(np.prod(feature_shape(encoder, view_shape)))
+        sizes = (feature_dim, config.projection_dim, config.hidden_dim, action_dim)
+        actor, critic = Actor(*sizes).to(device), Critic(*sizes).to(device)
+        for module in (actor, critic):
+            initialise(module)
+        sac = SAC(
+            encoder,
+            actor,
+            critic,
+            action_dim=action_dim,
+            initial_temperature=config.initial_temperature,
+            actor_lr=config.actor_lr,
+            critic_lr=config.critic_lr,
+            alpha_lr=config.alpha_lr,
+            critic_tau=config.critic_tau,
+            encoder_tau=config.encoder_tau,
+        )
+        weak: Augment = RandomCrop(config.crop_size) if row.weak == "crop" else RandomShift()
+        strong = _make_strong(config, images)
+        auxiliary: SodaTask | CurlTask | InverseDynamicsTask | None = None
+        if row.auxiliary == "soda":
+            assert strong is not None
+            auxiliary = SodaTask(
+                encoder,
+                strong,
+                obs_shape=view_shape,
+                weak=weak,
+                projection_dim=config.projection_dim,
+                tau=config.soda_tau,
+            )
+        elif row.auxiliary == "curl":
+            auxiliary = CurlTask(
+                encoder,
+                critic.projection,
+                sac.target_encoder,
+                sac.target_critic.projection,
+                weak,
+                projection_dim=config.projection_dim,
+            )
+        elif row.auxiliary == "inverse_dynamics":
+            auxiliary = make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim, weak).to(
+                device
+            )
+    if config.compile:
+        for part in {id(e): e for e in (encoder, sac.target_encoder, auxiliary_encoder)}.values():
+            part.compile()
+    return Agent(
+        sac,
+        weak=weak,
+        strong=strong,
+        strong_in=row.strong_in,
+        auxiliary=auxiliary,
+        crop_size=config.crop_size,
+        action_dim=action_dim,
+        batch_size=config.batch_size,
+        n_step=config.n_step,
+        actor_every=config.actor_every,
+        target_every=config.target_every,
+        aux_batch_size=config.aux_batch_size,
+        aux_every=config.aux_every,
+        aux_lr=config.aux_lr,
+        seed=config.seed,
+        device=device,
+        autocast=config.precision == "bf16",
+    )
+
+
+def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
+    """RL's encoder and the auxiliary task's: the same object, but for PAD, which shares only the trunk."""
+    shared = len(config.filters)
+    if config.row.auxiliary == "inverse_dynamics":
+        shared -= config.pad_own_layers
+    trunk = ConvStack(in_channels, config.filters[:shared], config.strides[:shared])
+    if shared == len(config.filters):
+        encoder = auxiliary_encoder = Encoder(trunk)
+    else:
+        own = (config.filters[shared - 1], config.filters[shared:], config.strides[shared:])
+        encoder = Encoder(trunk, ConvStack(*own, relu_first=True))
+        auxiliary_encoder = Encoder(trunk, ConvStack(*own, relu_first=True))
+        initialise(auxiliary_encoder)
+    initialise(encoder)
+    return encoder, auxiliary_encoder
+
+
+def make_inverse_dynamics(
+    config: Config, encoder: Encoder, feature_dim: int, action_dim: int, weak: Augment
+) -> InverseDynamicsTask:
+    """PAD's auxiliary task with its own projection and head."""
+    projection = Projection(feature_dim, config.projection_dim)
+    task = InverseDynamicsTask(
+        encoder,
+        projection,
+        weak,
+        projection_dim=config.projection_dim,
+        hidden_dim=config.hidden_dim,
+        action_dim=action_dim,
+    )
+    for head in (task.projection, task.mlp):
+        initialise(head)
+    return task
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto`: CUDA, then Apple's MPS, then the CPU. A device that is not there is an error."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(device for device in ("cuda", "mps", "cpu") if available[device])
+    if not available.get(name, False):
+        raise UserError(
+            f"device {name!r} is not available here; use one of {', '.join(d for d, ok in available.items() if ok)}"
+        )
+    return torch.device(name)
+
+
+def _make_strong(config: Config, images: Images | None) -> Augment | None:
+    if config.row.strong is None:
+        return None
+    if config.row.strong == "conv":
+        return RandomConv()
+    if images is None:
+        from softaug.media import image_source
+
+        images = image_source(config.images or None)
+    return RandomOverlay(images, config.overlay_alpha)
+
+
+def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
+
+
+def _optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    return {
+        str(index): {
+            name: torch.as_tensor(value).detach().cpu().clone().contiguous() for name, value in entry.items()
+        }
+        for index, entry in optimiser.state_dict()["state"].items()
+    }
+
+
+def _load_optimiser_state(optimiser: torch.optim.Optimizer, entries: dict[str, Any]) -> None:
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    state = optimiser.state_dict()
+    state["state"] = {
+        int(index): {name: _laid_out_like(parameters[int(index)], value) for name, value in entry.items()}
+        for index, entry in entries.items()
+    }
+    optimiser.load_state_dict(state)
+
+
+def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """`value` in the parameter's memory format: fused Adam pairs the two in memory order."""
+    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value

@@ -1,0 +1,118 @@
+"""Augmentations: a tensor of pixels in, a new one out, one draw per sample.
+
+An `Augment` is called with pixels ``(B, 3k, H, W)`` in 0..255 (uint8 or float32) and a generator; all k
+frames of a stack get the same draw, and the input is never changed. Tensors are kept in channels_last
+memory, the order in which the replay stores frames and in which convolutions are fastest.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Augment(Protocol):
+    """Pixels ``(B, 3k, H, W)`` and a generator in, new pixels ``(B, 3k, H', W')`` out."""
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor: ...
+
+
+class Images(Protocol):
+    """Where `Overlay` gets its foreign images from (see `softaug.media`)."""
+
+    def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray: ...
+
+
+def window(obs: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
+    """The size x size window of each sample at its own offset; beyond the edge, the edge pixel repeats.
+
+    obs: (B, C, H, W); top, left: (B,) integers, negative ones allowed. Returns (B, C, size, size).
+    """
+    batch, channels, height, width = obs.shape
+    span = torch.arange(size, device=obs.device)
+    rows = (top[:, None] + span).clamp_(0, height - 1)
+    columns = (left[:, None] + span).clamp_(0, width - 1)
+    sample = torch.arange(batch, device=obs.device)
+    pixel = (sample[:, None, None] * height + rows[:, :, None]) * width + columns[:, None, :]
+    pixels = obs.permute(0, 2, 3, 1).reshape(-1, channels)  # a view of channels_last memory
+    return pixels.index_select(0, pixel.flatten()).view(batch, size, size, channels).permute(0, 3, 1, 2)
+
+
+def center_crop(obs: Tensor, size: int) -> Tensor:
+    """The central window, used when acting and testing. obs: (..., H, W)."""
+    top, left = (obs.shape[-2] - size) // 2, (obs.shape[-1] - size) // 2
+    return obs[..., top : top + size, left : left + size]
+
+
+class RandomCrop:
+    """A window of `size` pixels at one of all valid offsets, uniformly (17 each way for 100 -> 84)."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        choices_y, choices_x = obs.shape[2] - self.size + 1, obs.shape[3] - self.size + 1
+        return window(
+            obs,
+            draw_integers(choices_y, len(obs), generator),
+            draw_integers(choices_x, len(obs), generator),
+            self.size,
+        )
+
+
+class RandomShift:
+    """Pad by `pad` pixels of the edge, then crop back to the old size at a random offset (DrQ, SVEA)."""
+
+    def __init__(self, pad: int = 4):
+        self.pad = pad
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        offsets = 2 * self.pad + 1
+        top, left = (draw_integers(offsets, len(obs), generator) - self.pad for _ in range(2))
+        return window(obs, top, left, obs.shape[2])
+
+
+class RandomConv:
+    """One random 3x3 convolution per sample, weights ~ N(0, 1), then a sigmoid (SPEC: random convolution)."""
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        weights = torch.randn(len(obs), 3, 3, 3, 3, generator=generator, device=obs.device)
+        return self.convolve(obs, weights)
+
+    @staticmethod
+    def convolve(obs: Tensor, weights: Tensor) -> Tensor:
+        """Convolve sample i of obs (B, 3k, H, W) with weights[i] (3, 3, 3, 3), each frame of its stack alike."""
+        batch, channels, height, width = obs.shape
+        frames = obs.to(torch.float32).div(255).reshape(batch, channels // 3, 3, height, width)
+        # One group per sample: the stack's frames are the batch, the samples' channels lie side by side.
+        grouped = frames.transpose(0, 1).reshape(channels // 3, batch * 3, height, width)
+        padded = F.pad(grouped, (1, 1, 1, 1), mode="replicate")
+        out = F.conv2d(padded, weights.reshape(batch * 3, 3, 3, 3), groups=batch).sigmoid_().mul_(255)
+        out = out.view(channels // 3, batch, 3, height, width).transpose(0, 1).reshape(obs.shape)
+        return out.contiguous(memory_format=torch.channels_last)
+
+
+class RandomOverlay:
+    """(1 - alpha) o + alpha eps with one foreign image eps per sample, the same for its frames (the paper's Eq. 6)."""
+
+    def __init__(self, images: Images, alpha: float = 0.5):
+        self.images = images
+        self.alpha = alpha
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        # The image source draws with numpy; its seed comes from our generator, so one state restores both.
+        seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+        batch, channels, height, width = obs.shape
+        epsilon = torch.from_numpy(self.images.sample(batch, height, width, np.random.default_rng(seed)))
+        epsilon = epsilon.to(obs.device).permute(0, 3, 1, 2).to(torch.float32).repeat(1, channels // 3, 1, 1)
+        mixed = torch.lerp(obs.to(torch.float32), epsilon, self.alpha)
+        return mixed.contiguous(memory_format=torch.channels_last)
+
+
+def draw_integers(choices: int, count: int, generator: torch.Generator) -> Tensor:
+    """`count` integers, uniform over 0 .. choices - 1."""
+    return torch.randint(choices, (count,), generator=generator, device=generator.device)

@@ -1,0 +1,158 @@
+"""Networks: convolutional encoder, projection, actor, critic, and the moving average of parameters.
+
+Sizes of the paper: pixels (B, 9, 84, 84) -> features (B, 32, 21, 21) -> projection (B, 100) -> MLPs of
+2 x 1024. No configuration object enters here; `agent.py` wires the parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# A batch of large feature maps leaves the cache; pieces of this many images keep the convolutions near the
+# machine's arithmetic limit on a CPU (measured by `softaug bench update`).
+CPU_PIECE = 64
+
+
+class ConvStack(nn.Module):
+    """3x3 convolutions without padding, ReLU between them (none after the last)."""
+
+    def __init__(
+        self, in_channels: int, filters: Sequence[int], strides: Sequence[int], *, relu_first: bool = False
+    ):
+        super().__init__()
+        self.relu_first = relu_first
+        channels = [in_channels, *filters]
+        self.convs = nn.ModuleList(
+            nn.Conv2d(channels[i], channels[i + 1], 3, stride=stride) for i, stride in enumerate(strides)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, conv in enumerate(self.convs):
+            if i > 0 or self.relu_first:
+                x = F.relu(x)
+            x = conv(x)
+        return x
+
+
+class Encoder(nn.Module):
+    """f: pixels (B, 3k, H, W) in 0..255 -> feature maps (B, C', H', W').
+
+    `head` is None but for PAD, whose two tasks share the `trunk` and own the last layers.
+    """
+
+    def __init__(self, trunk: ConvStack, head: ConvStack | None = None):
+        super().__init__()
+        self.trunk = trunk
+        self.head = head
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        if pixels.device.type != "cpu" or len(pixels) <= CPU_PIECE:
+            return self.features(pixels)
+        return torch.cat([self.features(piece) for piece in pixels.split(CPU_PIECE)])
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """The same for one piece of the batch."""
+        x = self.trunk(pixels.to(torch.float32) / 255)
+        return x if self.head is None else self.head(x)
+
+
+class Projection(nn.Module):
+    """Feature maps -> (B, K): Linear, LayerNorm, tanh. Actor and critic have one each."""
+
+    def __init__(self, feature_dim: int, projection_dim: int):
+        super().__init__()
+        self.linear = nn.Linear(feature_dim, projection_dim)
+        self.norm = nn.LayerNorm(projection_dim)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.tanh(self.norm(self.linear(features.flatten(1))))
+
+
+class Actor(nn.Module):
+    """pi: features -> mean and log-std of a Gaussian whose samples are squashed by tanh."""
+
+    LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
+
+    def __init__(self, feature_dim: int, projection_dim: int, hidden_dim: int, action_dim: int):
+        super().__init__()
+        self.projection = Projection(feature_dim, projection_dim)
+        self.mlp = make_mlp(projection_dim, hidden_dim, 2 * action_dim)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (before tanh) and log-std, each (B, A)."""
+        mean, log_std = self.mlp(self.projection(features)).chunk(2, dim=-1)
+        low, high = self.LOG_STD_MIN, self.LOG_STD_MAX
+        return mean, low + 0.5 * (high - low) * (torch.tanh(log_std) + 1)
+
+    def sample(self, features: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A reparametrised action (B, A) in (-1, 1) and its log-probability (B, 1)."""
+        mean, log_std = self(features)
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        before_tanh = mean + noise * log_std.exp()
+        log_prob = (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1, keepdim=True)
+        # log(1 - tanh(u)^2) in a form that does not underflow.
+        log_prob = log_prob - (2 * (math.log(2) - before_tanh - F.softplus(-2 * before_tanh))).sum(
+            -1, keepdim=True
+        )
+        return torch.tanh(before_tanh), log_prob
+
+
+class Critic(nn.Module):
+    """Two Q functions on one projection: (features, action) -> two values (B, 1)."""
+
+    def __init__(self, feature_dim: int, projection_dim: int, hidden_dim: int, action_dim: int):
+        super().__init__()
+        self.projection = Projection(feature_dim, projection_dim)
+        self.q1 = make_mlp(projection_dim + action_dim, hidden_dim, 1)
+        self.q2 = make_mlp(projection_dim + action_dim, hidden_dim, 1)
+
+    def forward(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.cat([self.projection(features), action], dim=-1)
+        return self.q1(x), self.q2(x)
+
+
+def make_mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
+    """Linear, ReLU, Linear, ReLU, Linear."""
+    return nn.Sequential(
+        nn.Linear(in_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, out_dim)
+    )  # fmt: skip
+
+
+def initialise(module: nn.Module) -> None:
+    """Delta-orthogonal convolutions, orthogonal linear layers, zero biases (in place)."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.zeros_(layer.weight)
+            centre = layer.kernel_size[0] // 2
+            nn.init.orthogonal_(layer.weight.data[:, :, centre, centre], gain=nn.init.calculate_gain("relu"))
+        elif isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight)
+        if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+@torch.no_grad()
+def ema_update(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """psi <- (1 - tau) psi + tau theta, for parameters and floating-point buffers; integer buffers are copied."""
+    ours, theirs = _tensors(target), _tensors(online)
+    floating = [i for i, tensor in enumerate(ours) if tensor.is_floating_point()]
+    torch._foreach_lerp_([ours[i] for i in floating], [theirs[i] for i in floating], tau)
+    for mine, other in zip(ours, theirs, strict=True):
+        if not mine.is_floating_point():
+            mine.copy_(other)
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def feature_shape(encoder: nn.Module, obs_shape: Sequence[int]) -> tuple[int, ...]:
+    """What the encoder makes of one observation of `obs_shape` (without the batch dimension)."""
+    device = next(encoder.parameters()).device
+    with torch.no_grad():
+        return tuple(encoder(torch.zeros(1, *obs_shape, device=device)).shape[1:])

@@ -1,0 +1,213 @@
+"""Replay: one ring of single frames (uint8, H x W x 3), stacks made when sampled.
+
+Each slot holds a frame and, unless it is the last of its episode, the action taken there and what it
+earned. An episode of T decisions fills T + 1 slots, so every frame is stored once. On disk the arrays are
+memory-mapped files in the run directory: RAM stays bounded by the page cache, and resuming needs no copy.
+
+The ring has `slack` slots more than it may sample from. What is written after a checkpoint therefore lands
+only on slots which that checkpoint could no longer sample, and a killed run resumes exactly.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softaug.errors import UserError
+
+
+class Batch(NamedTuple):
+    """Raw, un-augmented transitions. Pixels are uint8 (B, 3k, H, W) in channels_last memory."""
+
+    obs: Tensor
+    action: Tensor
+    """(B, A)"""
+    reward: Tensor
+    """(B, 1): discounted sum over up to n steps."""
+    discount: Tensor
+    """(B, 1): gamma^n, or 0 where the environment terminated. A time limit does not terminate: it bootstraps."""
+    next_obs: Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+class Replay:
+    """The ring. `begin_episode` and `add` write; `sample` and `sample_observations` read.
+
+    capacity: transitions that can be sampled; slack: further slots (see above); episode_decisions: length of
+    an episode, from which the number of first frames is reckoned; directory: where the arrays live, or None
+    for RAM.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        capacity: int,
+        slack: int,
+        episode_decisions: int,
+        frame_shape: tuple[int, int, int],
+        frame_stack: int,
+        action_dim: int,
+        discount: float,
+    ):
+        self.window = slots_for(capacity, episode_decisions)
+        self.slots = self.window + slots_for(slack, episode_decisions)
+        self.frame_stack = frame_stack
+        self.discount = discount
+        self.added = 0  # slots ever written; slot number s lives at index s % slots
+        self.episode_start = 0  # slot number of the current episode's first frame
+        layout: dict[str, tuple[tuple[int, ...], type]] = {
+            "frames": (frame_shape, np.uint8),
+            "actions": ((action_dim,), np.float32),
+            "rewards": ((), np.float32),
+            "terminated": ((), np.bool_),
+            "last": ((), np.bool_),
+            "starts": ((), np.int64),
+        }
+        self._new_files = directory is not None and not (directory / "frames.bin").exists()
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+        self._arrays = {
+            name: _open_array(directory, name, (self.slots, *shape), dtype)
+            for name, (shape, dtype) in layout.items()
+        }
+        self.frames, self.actions, self.rewards = (self._arrays[k] for k in ("frames", "actions", "rewards"))
+        self.terminated, self.last, self.starts = (self._arrays[k] for k in ("terminated", "last", "starts"))
+
+    def __len__(self) -> int:
+        """Slots that can be sampled from."""
+        return min(self.added, self.window)
+
+    @staticmethod
+    def disk_bytes(
+        capacity: int, slack: int, episode_decisions: int, frame_shape: tuple[int, int, int], action_dim: int
+    ) -> int:
+        """Size of the arrays of such a replay."""
+        slots = slots_for(capacity, episode_decisions) + slots_for(slack, episode_decisions)
+        return slots * (int(np.prod(frame_shape)) + 4 * action_dim + 4 + 1 + 1 + 8)
+
+    def begin_episode(self, frame: np.ndarray) -> None:
+        """Store the first frame (H, W, 3) of an episode."""
+        self.episode_start = self.added
+        self._append(frame)
+
+    def add(self, action: np.ndarray, reward: float, terminated: bool, next_frame: np.ndarray) -> None:
+        """Store what was done at the newest frame and the frame it led to."""
+        here = (self.added - 1) % self.slots
+        self.actions[here] = action
+        self.rewards[here] = reward
+        self.terminated[here] = terminated
+        self.last[here] = False
+        self._append(next_frame)
+
+    def sample(self, batch_size: int, rng: np.random.Generator, n_step: int = 1) -> Batch:
+        """Uniform transitions; rewards over up to `n_step` decisions, fewer at an episode's end."""
+        first = self._draw(batch_size, rng, self._has_transition)
+        reward = np.zeros(batch_size, np.float32)
+        discount = np.ones(batch_size, np.float32)
+        slot = first.copy()
+        for _ in range(n_step):
+            here = slot % self.slots
+            going = ~self.last[here] & (discount > 0)
+            reward += np.where(going, discount * self.rewards[here], 0)
+            discount *= np.where(going, self.discount * ~self.terminated[here], 1).astype(np.float32)
+            slot += going
+        return Batch(
+            obs=self._stacks(first),
+            action=torch.from_numpy(self.actions[first % self.slots]),
+            reward=torch.from_numpy(reward)[:, None],
+            discount=torch.from_numpy(discount)[:, None],
+            next_obs=self._stacks(slot),
+        )
+
+    def sample_observations(self, batch_size: int, rng: np.random.Generator) -> Tensor:
+        """Uniform observations (B, 3k, H, W), for tasks that need no transitions."""
+        return self._stacks(self._draw(batch_size, rng, self._has_stack))
+
+    def flush(self) -> None:
+        """Hand what was written to the file system (a checkpoint is only as good as the replay below it)."""
+        for array in self._arrays.values():
+            if isinstance(array, np.memmap):
+                array.flush()
+
+    def state(self) -> dict[str, Any]:
+        """The cursors; the frames stay where they are, unless they are in RAM."""
+        tree: dict[str, Any] = {"added": self.added, "episode_start": self.episode_start, "slots": self.slots}
+        if not isinstance(self.frames, np.memmap):
+            filled = min(self.added, self.slots)
+            tree["arrays"] = {name: array[:filled].copy() for name, array in self._arrays.items()}
+        return tree
+
+    def load_state(self, tree: dict[str, Any]) -> None:
+        if tree["slots"] != self.slots:
+            raise UserError(
+                f"the replay on disk has {tree['slots']} slots, this run needs {self.slots}; start a new run"
+            )
+        if tree["added"] and self._new_files:
+            raise UserError(
+                "the run's replay files are missing, so it cannot be resumed exactly; start a new run"
+            )
+        self.added, self.episode_start = tree["added"], tree["episode_start"]
+        for name, values in tree.get("arrays", {}).items():
+            self._arrays[name][: len(values)] = values
+        # A killed run may have written past its last checkpoint: the newest slot has no transition yet.
+        if self.added:
+            self.last[(self.added - 1) % self.slots] = True
+
+    def _append(self, frame: np.ndarray) -> None:
+        index = self.added % self.slots
+        self.frames[index] = frame
+        self.last[index] = True  # until `add` says otherwise
+        self.starts[index] = self.episode_start
+        self.added += 1
+
+    def _draw(self, count: int, rng: np.random.Generator, valid: Any) -> np.ndarray:
+        """`count` slot numbers, uniform over the valid ones, by rejection."""
+        oldest = self.added - len(self)
+        slots = rng.integers(oldest, self.added, count)
+        for _ in range(1000):
+            wrong = np.flatnonzero(~valid(slots))
+            if not len(wrong):
+                return slots
+            slots[wrong] = rng.integers(oldest, self.added, len(wrong))
+        raise UserError("the replay holds no whole transition yet; act longer before the first update")
+
+    def _has_stack(self, slots: np.ndarray) -> np.ndarray:
+        # An episode cut by the window's tail lacks the older frames of its first stacks.
+        oldest = self.added - len(self)
+        bottom = np.maximum(slots - self.frame_stack + 1, self.starts[slots % self.slots])
+        return bottom >= oldest
+
+    def _has_transition(self, slots: np.ndarray) -> np.ndarray:
+        return self._has_stack(slots) & ~self.last[slots % self.slots]
+
+    def _stacks(self, slots: np.ndarray) -> Tensor:
+        """Observations (B, 3k, H, W) ending at `slots`; before an episode's start its first frame repeats."""
+        starts = self.starts[slots % self.slots]
+        height, width, _ = self.frames.shape[1:]
+        out = np.empty((len(slots), height, width, self.frame_stack, 3), np.uint8)
+        for k in range(self.frame_stack):
+            source = np.maximum(slots - (self.frame_stack - 1 - k), starts) % self.slots
+            out[:, :, :, k] = self.frames[source]
+        return torch.from_numpy(out.reshape(len(slots), height, width, -1)).permute(0, 3, 1, 2)
+
+
+def slots_for(decisions: int, episode_decisions: int) -> int:
+    """Slots that many decisions fill: one frame each and a first frame per episode begun."""
+    return decisions + -(-decisions // episode_decisions) + 1
+
+
+def _open_array(directory: Path | None, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    if directory is None:
+        return np.zeros(shape, dtype)
+    path = directory / f"{name}.bin"
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if path.exists() and path.stat().st_size != size:
+        raise UserError(f"{path} has {path.stat().st_size} bytes instead of {size}; start a new run")
+    return np.memmap(path, dtype=dtype, mode="r+" if path.exists() else "w+", shape=shape)
