@@ -24,6 +24,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from softaug.errors import UserError
+from softaug.media.packing import pack_pixels, unpack_pixels
 
 FAMILIES = ("noise", "leaves", "gradient", "landscape")
 FAMILY_SHARES = (0.25, 0.35, 0.1, 0.3)
@@ -86,7 +87,7 @@ class ProceduralImages:
     def __init__(self, seed: int = 0) -> None:
         self.seed = int(seed)
         self._fields: list[np.ndarray] = []
-        # Packed pixels (R | G << 8 | B << 16) of every picture at full and at half size, filled on first use.
+        # Packed pixels of every picture at full and at half size, filled on first use.
         self._pixels = np.zeros(BANK_SIZE * (SIDE**2 + (SIDE // 2) ** 2), np.uint32)
         self._made = np.zeros(BANK_SIZE, bool)
 
@@ -137,7 +138,7 @@ class ProceduralImages:
 
         images = np.empty((count, height, width, 3), np.uint8)
         for i in range(count):
-            pixels = self._pixels[rows[i][:, None] + columns[i]].view(np.uint8).reshape(height, width, 4)
+            pixels = unpack_pixels(self._pixels[rows[i][:, None] + columns[i]])
             for channel in range(3):
                 value = pixels[:, :, order[i][channel]] * gain[i, channel]
                 value += offset[i, channel]
@@ -160,10 +161,9 @@ class ProceduralImages:
         """Make picture `index` and keep it packed, at full size and halved by averaging 2 x 2 pixels."""
         full = self.picture(index)
         half = (full[::2, ::2] + full[1::2, ::2] + full[::2, 1::2] + full[1::2, 1::2]) / 4
-        start, area = 0, SIDE**2
+        start = 0
         for pixels in (full, half):
-            values = (pixels * 255 + 0.5).astype(np.uint32).reshape(-1, 3)
-            packed = values[:, 0] | values[:, 1] << 8 | values[:, 2] << 16
+            packed = pack_pixels((pixels * 255 + 0.5).astype(np.uint8)).ravel()
             area = len(packed)
             self._pixels[start + index * area : start + (index + 1) * area] = packed
             start += BANK_SIZE * area

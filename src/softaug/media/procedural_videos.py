@@ -18,11 +18,15 @@ easy and hard have seeds of their own: an agent trained with overlays never saw 
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
+
+from softaug.media.packing import pack_pixels, unpack_pixels
 
 FAMILIES = ("terrain", "cells", "facade", "parallax", "water", "swarm")
 SEED_DOMAIN = 0x51DE0  # first word of every seed here; the overlay pictures use another one
@@ -30,8 +34,11 @@ VERSION = 1  # raise when the videos change: returns measured before are then no
 COUNTS = {"easy": 10, "hard": 100}
 LEVEL_SEEDS = {"easy": 1, "hard": 2}
 
+Renderer = Callable[[float], np.ndarray]
+"""From the position on the loop (an angle, 0 to 2 pi) to a frame, uint8 (height, width, 3)."""
+
 SIDE = 320  # of a texture, pixels; the camera sees less than half of it at a time
-CACHED_VIDEOS = 32  # built videos kept by a source, at most about 1.2 MB each
+CACHED_VIDEOS = 32  # built videos kept by a source, about 2 MB each
 
 
 def lattice_noise(side: int, octaves: int, rng: np.random.Generator, cells: int = 2) -> np.ndarray:
@@ -169,7 +176,7 @@ class ProceduralVideo:
     """One procedural video at one size; any frame can be asked for at any time."""
 
     def __init__(self, level: str, index: int, height: int, width: int) -> None:
-        self._rng = rng = np.random.default_rng([SEED_DOMAIN, LEVEL_SEEDS[level], index])
+        rng = np.random.default_rng([SEED_DOMAIN, LEVEL_SEEDS[level], index])
         self.family = FAMILIES[index % len(FAMILIES)]
         self._height, self._width = height, width
         self._length = int(rng.integers(240, 481))
@@ -177,7 +184,15 @@ class ProceduralVideo:
         self._turns = rng.choice([-1, 1], 4) * rng.integers(1, 3, 4)
         self._phases = rng.uniform(0, 2 * np.pi, 4)
         self._reach = rng.uniform(0.5, 1.0, 4)
-        self._render = getattr(self, f"_build_{self.family}")(rng)
+        builders = {
+            "terrain": self._build_terrain,
+            "cells": self._build_cells,
+            "facade": self._build_facade,
+            "parallax": self._build_parallax,
+            "water": self._build_water,
+            "swarm": self._build_swarm,
+        }
+        self._render = builders[self.family](rng)
 
     def __len__(self) -> int:
         """Number of frames."""
@@ -191,54 +206,52 @@ class ProceduralVideo:
         """Four smooth periodic functions of the position on the loop, each in -1..1."""
         return (self._reach * np.sin(self._turns * angle + self._phases)).tolist()
 
-    def _camera(self, texture: Image.Image, angle: float, tilt: float = 0.0) -> Image.Image:
-        """What the camera sees of a texture: it drifts, turns and zooms; `tilt` adds perspective."""
-        across, along, turn, zoom = self._waves(angle)
-        view = SIDE * 0.42 * (1 + 0.2 * zoom)
-        cosine, sine = np.cos(0.35 * turn) * view, np.sin(0.35 * turn) * view
-        centre = SIDE * 0.5
-        a, b, c = (
-            cosine / self._width,
-            -sine / self._height,
-            centre + SIDE * 0.17 * across - (cosine - sine) / 2,
-        )
-        d, e, f = (
-            sine / self._width,
-            cosine / self._height,
-            centre + SIDE * 0.17 * along - (sine + cosine) / 2,
-        )
-        size = (self._width, self._height)
-        if tilt == 0.0:
-            return texture.transform(
-                size, Image.Transform.AFFINE, (a, b, c, d, e, f), Image.Resampling.BILINEAR
-            )
-        # Perspective: divide by 1 + g x + h y; c and f moved so that the centre stays where it was.
-        g, h = tilt * turn / self._width, tilt * along / self._height
-        scale = 1 + (g * self._width + h * self._height) / 2
-        middle_x = (a * self._width + b * self._height) / 2 + c
-        middle_y = (d * self._width + e * self._height) / 2 + f
-        data = (a, b, c + middle_x * (scale - 1), d, e, f + middle_y * (scale - 1), g, h)
-        return texture.transform(size, Image.Transform.PERSPECTIVE, data, Image.Resampling.BILINEAR)
+    def _film(self, texture: Image.Image, view: float = 0.42, tilt: float = 0.0) -> Renderer:
+        """A camera over a texture: it drifts, turns and zooms, and with `tilt` looks at it in perspective.
 
-    def _build_terrain(self, rng: np.random.Generator) -> Any:
-        texture = terrain_texture(rng)
-        return lambda angle: np.array(self._camera(texture, angle))
+        The largest view, turn, tilt and drift together stay inside the texture, so no pixel needs clipping.
+        """
+        # Interpolated to twice its size once, so that the nearest pixel will do in every frame.
+        side = 2 * SIDE
+        pixels = pack_pixels(np.asarray(texture.resize((side, side), Image.Resampling.BILINEAR))).ravel()
+        u = ((np.arange(self._width, dtype=np.float32) + 0.5) / self._width - 0.5)[None, :]
+        v = ((np.arange(self._height, dtype=np.float32) + 0.5) / self._height - 0.5)[:, None]
 
-    def _build_cells(self, rng: np.random.Generator) -> Any:
-        texture = cells_texture(rng)
-        return lambda angle: np.array(self._camera(texture, angle))
+        def render(angle: float) -> np.ndarray:
+            across, along, turn, zoom = self._waves(angle)
+            size = side * view * (1 + 0.2 * zoom)
+            cosine, sine = size * math.cos(0.35 * turn), size * math.sin(0.35 * turn)
+            x = cosine * u - sine * v
+            y = sine * u + cosine * v
+            if tilt:
+                nearness = 1 / (1 + tilt * (turn * u + along * v))
+                x *= nearness
+                y *= nearness
+            x += side * (0.5 + 0.17 * across)
+            y += side * (0.5 + 0.17 * along)
+            index = y.astype(np.int32)
+            index *= side
+            index += x.astype(np.int32)
+            return np.array(unpack_pixels(pixels[index]), order="C")
 
-    def _build_facade(self, rng: np.random.Generator) -> Any:
-        texture = facade_texture(rng)
-        return lambda angle: np.array(self._camera(texture, angle, tilt=0.35))
+        return render
 
-    def _build_parallax(self, rng: np.random.Generator) -> Any:
+    def _build_terrain(self, rng: np.random.Generator) -> Renderer:
+        return self._film(terrain_texture(rng))
+
+    def _build_cells(self, rng: np.random.Generator) -> Renderer:
+        return self._film(cells_texture(rng))
+
+    def _build_facade(self, rng: np.random.Generator) -> Renderer:
+        return self._film(facade_texture(rng), view=0.32, tilt=0.25)
+
+    def _build_parallax(self, rng: np.random.Generator) -> Renderer:
         """A sky and four ridges, the nearer the faster; each is periodic and three times as fine in x."""
         height, width, fine = self._height, self._width, 3
         hues = palette(6, rng)
         y = np.arange(height, dtype=np.float32)[:, None]
         sky = (hues[0] + (hues[1] - hues[0]) * y / height)[:, None] * np.ones((1, width, 1), np.float32)
-        background = np.asarray(to_image(sky))
+        background = pack_pixels(np.asarray(to_image(sky)))
         layers = []
         for layer in range(4):
             period = width * (2 + layer) * fine
@@ -261,7 +274,7 @@ class ProceduralVideo:
             again = slice(0, width * fine)
             picture = np.concatenate([picture, picture[:, again]], axis=1)
             cover = np.concatenate([cover, cover[:, again]], axis=1)
-            layers.append((picture, cover[..., None], period))
+            layers.append((pack_pixels(picture), cover, period))
         direction = int(rng.choice([-1, 1]))
 
         def render(angle: float) -> np.ndarray:
@@ -270,12 +283,12 @@ class ProceduralVideo:
                 shift = int(direction * angle / (2 * np.pi) * period) % period
                 window = slice(shift, shift + width * fine, fine)
                 np.copyto(frame, picture[:, window], where=cover[:, window])
-            return frame
+            return np.array(unpack_pixels(frame), order="C")
 
         return render
 
-    def _build_water(self, rng: np.random.Generator) -> Any:
-        texture = brick_texture(rng).reshape(-1, 3)
+    def _build_water(self, rng: np.random.Generator) -> Renderer:
+        texture = pack_pixels(brick_texture(rng)).ravel()
         y = np.arange(self._height, dtype=np.float32) / self._height
         x = np.arange(self._width, dtype=np.float32) / self._width
         view = SIDE * 0.5
@@ -291,12 +304,14 @@ class ProceduralVideo:
             ]
             columns = (left + view * x + push[2])[None, :] + push[0][:, None]
             rows = (top + view * y + push[1])[:, None] + push[3][None, :]
-            return texture[rows.astype(np.int64) * SIDE + columns.astype(np.int64)]
+            return np.array(
+                unpack_pixels(texture[rows.astype(np.int32) * SIDE + columns.astype(np.int32)]), order="C"
+            )
 
         return render
 
-    def _build_swarm(self, rng: np.random.Generator) -> Any:
-        ground = terrain_texture(rng)
+    def _build_swarm(self, rng: np.random.Generator) -> Renderer:
+        film = self._film(terrain_texture(rng))
         count = int(rng.integers(8, 24))
         hues = palette(6, rng)
         corners = np.sort(rng.uniform(0, 2 * np.pi, (count, 7)), axis=1)
@@ -309,7 +324,7 @@ class ProceduralVideo:
         phases = rng.uniform(0, 2 * np.pi, (count, 2))
 
         def render(angle: float) -> np.ndarray:
-            frame = self._camera(ground, angle)
+            frame = Image.fromarray(film(angle))
             draw = ImageDraw.Draw(frame)
             places = size * (homes + 0.3 * np.sin(turns[:, :2] * angle + phases))
             turned = corners + turns[:, 2:] * angle
