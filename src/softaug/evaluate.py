@@ -1,0 +1,404 @@
+"""Evaluation: a policy plays episodes in each mode, in this process or in several, with the same results.
+
+Episode e of a mode is a function of (seed, mode, e) alone: its seeds are derived from these, the environment is
+reset with them, and inference runs on one torch thread. So the returns depend neither on the number of workers nor
+on the order in which they finish, and no random generator of the caller is touched.
+
+    evaluate(RunPolicy(config, weights), ConfigEnvs(config), ["train", "video_hard"], episodes=10, seed=0, workers=2)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import multiprocessing
+import multiprocessing.connection
+import os
+import random
+import signal
+import traceback
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import av
+import gymnasium
+import numpy as np
+import torch
+
+from softaug.errors import UserError
+from softaug.policy import Policy
+from softaug.runs import ConfigEnvs, RunPolicy
+
+__all__ = ["ConfigEnvs", "Episode", "Recorder", "RunPolicy", "Task", "evaluate", "play_episodes", "summarise"]
+
+EnvFactory = Callable[[str, int], gymnasium.Env]
+"""(mode, seed) -> an environment; picklable if there are several workers."""
+
+CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One episode to play."""
+
+    mode: str
+    episode: int
+
+    def seeds(self, seed: int) -> tuple[int, int]:
+        """The environment's and the policy's seed of this episode, the same on every machine."""
+        state = np.random.SeedSequence([seed, zlib.crc32(self.mode.encode()), self.episode]).generate_state(2)
+        return int(state[0]), int(state[1])
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What came of it: `total` is the return, `info` what the environment said of the episode's look (as JSON)."""
+
+    mode: str
+    episode: int
+    total: float
+    decisions: int
+    frames: int
+    media: str | None
+    info: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def evaluate(
+    make_policy: Callable[[], Policy],
+    env_factory: EnvFactory,
+    modes: Sequence[str],
+    episodes: int,
+    seed: int,
+    *,
+    workers: int = 1,
+    video_dir: Path | None = None,
+    progress: Callable[[str, int, float], None] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Play `episodes` episodes in each of `modes`; the result is JSON (see `summarise`).
+
+    make_policy, env_factory: called once in each process, the latter once per mode.
+    workers: processes that share the episodes; 1 plays in this one.
+    video_dir: where to write each mode's first episode as {mode}.mp4.
+    progress: called with (mode, episode, return) after each episode, in the order in which they end.
+    """
+    played = []
+    tasks = tasks_of(modes, episodes)
+    for episode in play_episodes(make_policy, env_factory, tasks, seed, workers=workers, video_dir=video_dir):
+        played.append(episode)
+        if progress is not None:
+            progress(episode.mode, episode.episode, episode.total)
+    return summarise(played, modes)
+
+
+def tasks_of(modes: Sequence[str], episodes: int) -> list[Task]:
+    """Every episode to play, mode by mode."""
+    if episodes < 1:
+        raise UserError(f"episodes must be at least 1, not {episodes}")
+    if not modes or len(set(modes)) < len(modes):
+        raise UserError(f"give at least one mode, and each mode once, not {list(modes)}")
+    return [Task(mode, episode) for mode in modes for episode in range(episodes)]
+
+
+def summarise(played: Sequence[Episode], modes: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Per mode, in episode order: `returns`, their `mean` and (population) `std`, the number of `episodes`, all their
+    `decisions` and `frames` together, where the `media` came from (None: none needed), and `episode_info`.
+    """
+    results = {}
+    for mode in modes:
+        mine = sorted((e for e in played if e.mode == mode), key=lambda e: e.episode)
+        returns = [e.total for e in mine]
+        results[mode] = {
+            "returns": returns,
+            "mean": float(np.mean(returns)),
+            "std": float(np.std(returns)),
+            "episodes": len(mine),
+            "decisions": sum(e.decisions for e in mine),
+            "frames": sum(e.frames for e in mine),
+            "media": mine[0].media,
+            "episode_info": [e.info for e in mine],
+        }
+    return results
+
+
+def play_episodes(
+    make_policy: Callable[[], Policy],
+    env_factory: EnvFactory,
+    tasks: Sequence[Task],
+    seed: int,
+    *,
+    workers: int = 1,
+    video_dir: Path | None = None,
+) -> Iterator[Episode]:
+    """Play `tasks` and yield each episode as it ends (with several workers, not in order)."""
+    if workers < 1:
+        raise UserError(f"workers must be at least 1, not {workers}")
+    if workers == 1 or len(tasks) == 1:
+        return _play_here(make_policy, env_factory, tasks, seed, video_dir)
+    return _play_in_workers(make_policy, env_factory, tasks, seed, video_dir, min(workers, len(tasks)))
+
+
+class Recorder:
+    """An mp4 file of RGB frames (H.264 if this build of PyAV has it), which appears only when it is complete."""
+
+    def __init__(self, path: Path, fps: float = 25, min_size: int = 256):
+        """min_size: frames are enlarged by a whole factor until their height has at least this many pixels."""
+        self.path, self.min_size = path, min_size
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
+        self._container = av.open(str(self._temporary), "w", format="mp4")
+        codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+        stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
+        stream.pix_fmt = "yuv420p"
+        self._stream = stream
+        self._started = False
+
+    def add(self, frame: np.ndarray) -> None:
+        """Append a frame, uint8 (H, W, 3)."""
+        factor = -(-self.min_size // len(frame))
+        frame = frame.repeat(factor, 0).repeat(factor, 1)
+        # yuv420p halves the colour's resolution: even sizes only.
+        frame = np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
+        if not self._started:
+            self._stream.height, self._stream.width = frame.shape[:2]
+            self._started = True
+        self._container.mux(self._stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._container.mux(self._stream.encode())
+        finally:
+            self._container.close()
+            if kind is None:
+                self._temporary.replace(self.path)
+            else:
+                self._temporary.unlink(missing_ok=True)
+
+
+def newest_frame(obs: np.ndarray) -> np.ndarray:
+    """The last frame of a stack (3k, H, W), as (H, W, 3)."""
+    return np.ascontiguousarray(obs[-3:].transpose(1, 2, 0))
+
+
+class _Player:
+    """A policy and one environment per mode, kept between episodes."""
+
+    def __init__(
+        self, make_policy: Callable[[], Policy], env_factory: EnvFactory, seed: int, video_dir: Path | None
+    ):
+        self.policy = make_policy()
+        self.env_factory, self.seed, self.video_dir = env_factory, seed, video_dir
+        self.envs: dict[str, gymnasium.Env] = {}
+
+    def play(self, task: Task) -> Episode:
+        if task.mode not in self.envs:
+            self.envs[task.mode] = self.env_factory(task.mode, self.seed)
+        env, policy = self.envs[task.mode], self.policy
+        env_seed, policy_seed = task.seeds(self.seed)
+        frames_per_decision = getattr(env.unwrapped, "action_repeat", 1)
+        with contextlib.ExitStack() as stack:
+            recorder = None
+            if self.video_dir is not None and task.episode == 0:
+                path = self.video_dir / f"{task.mode}.mp4"
+                recorder = stack.enter_context(Recorder(path, fps=env.metadata.get("render_fps") or 25))
+            obs, info = env.reset(seed=env_seed, options={"episode": task.episode})
+            policy.begin_episode(policy_seed)
+            if recorder is not None:
+                recorder.add(newest_frame(obs))
+            total, decisions, frames, over = 0.0, 0, 0, False
+            while not over:
+                action = policy.act(obs)
+                next_obs, reward, terminated, truncated, step_info = env.step(action)
+                over = bool(terminated or truncated)
+                policy.observe(obs, action, next_obs)
+                obs = next_obs
+                total += float(reward)
+                decisions += 1
+                frames += int(step_info.get("frames", frames_per_decision))
+                if recorder is not None:
+                    recorder.add(newest_frame(obs))
+        look = {key: _as_json(value) for key, value in info.items() if key not in ("media", "episode")}
+        return Episode(task.mode, task.episode, total, decisions, frames, info.get("media"), look)
+
+    def close(self) -> None:
+        for env in self.envs.values():
+            env.close()
+
+
+def _play_here(
+    make_policy: Callable[[], Policy],
+    env_factory: EnvFactory,
+    tasks: Sequence[Task],
+    seed: int,
+    video_dir: Path | None,
+) -> Iterator[Episode]:
+    with _callers_state_kept():
+        player = _Player(make_policy, env_factory, seed, video_dir)
+    try:
+        for task in tasks:
+            with _callers_state_kept():
+                episode = player.play(task)
+            yield episode
+    finally:
+        player.close()
+
+
+@contextlib.contextmanager
+def _callers_state_kept() -> Iterator[None]:
+    """One torch thread inside; afterwards the thread count and the global generators are as they were.
+
+    Nothing in softaug draws from the global generators, but an environment or a policy of the user's may.
+    """
+    threads, python_state, numpy_state = torch.get_num_threads(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def _play_in_workers(
+    make_policy: Callable[[], Policy],
+    env_factory: EnvFactory,
+    tasks: Sequence[Task],
+    seed: int,
+    video_dir: Path | None,
+    workers: int,
+) -> Iterator[Episode]:
+    waiting = deque(tasks)
+    busy: dict[multiprocessing.connection.Connection, tuple[Any, Task]] = {}
+    processes = []
+    # "spawn": a fork would copy torch's threads and locks, and a GL context that does not survive it.
+    context = multiprocessing.get_context("spawn")
+    try:
+        for _ in range(workers):
+            connection, child_end = context.Pipe()
+            process = context.Process(
+                target=_work,
+                args=(make_policy, env_factory, seed, video_dir, child_end),
+                name="softaug-evaluation",
+                daemon=True,
+            )
+            with _ctrl_c_left_to_parent():
+                process.start()
+            child_end.close()  # only the child holds it now, so its death shows as end-of-file here
+            processes.append((process, connection))
+            busy[connection] = (process, waiting.popleft())
+            _send(*busy[connection], connection)
+        while busy:
+            for ready in multiprocessing.connection.wait(list(busy)):
+                connection = ready  # type: ignore[assignment]
+                process, task = busy.pop(connection)
+                episode = _answer(process, task, connection)
+                if waiting:
+                    busy[connection] = (process, waiting.popleft())
+                    _send(*busy[connection], connection)
+                yield episode
+    finally:
+        for _, connection in processes:
+            connection.close()  # idle workers see end-of-file and leave
+        for process, connection in processes:
+            # A worker in the middle of an episode (after an error or Ctrl-C) is not waited for.
+            if connection not in busy:
+                process.join(CLOSE_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _send(process: Any, task: Task, connection: multiprocessing.connection.Connection) -> None:
+    try:
+        connection.send(task)
+    except (BrokenPipeError, ConnectionResetError):
+        raise _death(process, task) from None
+
+
+def _answer(process: Any, task: Task, connection: multiprocessing.connection.Connection) -> Episode:
+    try:
+        kind, value = connection.recv()
+    except (EOFError, ConnectionResetError):
+        raise _death(process, task) from None
+    if kind == "user_error":
+        raise UserError(value)
+    if kind == "error":
+        raise RuntimeError(f"an evaluation worker failed in {task.mode}, episode {task.episode}:\n{value}")
+    return value
+
+
+def _death(process: Any, task: Task) -> RuntimeError:
+    process.join(CLOSE_SECONDS)
+    return RuntimeError(
+        f"an evaluation worker ended unexpectedly (exit code {process.exitcode}) in {task.mode}, episode "
+        f"{task.episode}; use fewer workers if memory ran out, and if you call softaug from a script, do it under "
+        "`if __name__ == '__main__':`"
+    )
+
+
+def _work(
+    make_policy: Callable[[], Policy],
+    env_factory: EnvFactory,
+    seed: int,
+    video_dir: Path | None,
+    connection: multiprocessing.connection.Connection,
+) -> None:
+    """A worker: play the tasks that arrive until the parent closes the connection or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    player: _Player | None = None
+    try:
+        while True:
+            task = connection.recv()
+            player = player or _Player(make_policy, env_factory, seed, video_dir)
+            connection.send(("episode", player.play(task)))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the usual end
+    except UserError as error:
+        connection.send(("user_error", str(error)))
+    except Exception:
+        connection.send(("error", traceback.format_exc()))
+    finally:
+        if player is not None:
+            player.close()
+
+
+@contextlib.contextmanager
+def _ctrl_c_left_to_parent() -> Iterator[None]:
+    """Processes started inside never see Ctrl-C, which reaches the whole group: the parent decides.
+
+    A child inherits the blocked signal; one that arrives meanwhile reaches the parent at the end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which would unblock the signal again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _as_json(value: Any) -> Any:
+    """Arrays as lists, so that an episode's facts can be written as JSON."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
