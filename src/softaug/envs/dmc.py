@@ -17,6 +17,7 @@ from softaug.envs.appearance import Painter
 from softaug.envs.chroma import replace_green
 from softaug.envs.color import STD, ColorSetting, color_settings, draw_color
 from softaug.envs.modes import Mode
+from softaug.envs.state import load_task, model_arrays, save_task
 from softaug.envs.tasks import action_repeat as default_action_repeat
 from softaug.envs.tasks import domain_and_task
 from softaug.errors import UserError
@@ -92,6 +93,7 @@ class DMCEnv(gymnasium.Env):
             self._media = self._videos.kind
 
         self._env = suite.load(domain, task_name, task_kwargs={"random": _check_seed(seed)})
+        self._compiled = {name: array.copy() for name, array in model_arrays(self.physics.model.ptr).items()}
         self._size = image_size
         self._painter = Painter(self.physics)
         if self.mode.family == "video":
@@ -131,13 +133,13 @@ class DMCEnv(gymnasium.Env):
         seed: restarts every random draw of this environment and its episode counter.
         options: {"episode": e} sets the episode counter, which chooses the video (e modulo their number).
         """
+        self._check_open()
         if seed is not None:
             self._seed(_check_seed(seed))
         episode: Any = (options or {}).get("episode", self._next_episode)
         _check_whole("options['episode']", episode, 0, 2**31)
         self._episode = int(episode)
         self._next_episode = self._episode + 1
-        self._open_camera()
 
         info: dict[str, Any] = {"episode": self._episode}
         if self.mode.family == "color":
@@ -183,7 +185,57 @@ class DMCEnv(gymnasium.Env):
             self.physics.free()
             self._env = None
 
+    def get_state(self) -> dict[str, Any]:
+        """Everything the next steps and episodes depend on: numpy arrays and JSON values in nested dicts."""
+        self._check_open()
+        return {
+            "made_with": self._made_with(),
+            "task": save_task(self._env, self._compiled),
+            "appearance_rng": self.np_random.bit_generator.state,
+            "episode": self._episode,
+            "next_episode": self._next_episode,
+            "episode_over": self._episode_over,
+            "stack": self._stack.copy(),
+            "video_position": self._video_position,
+            "video_open": self._video is not None,
+            "color": None if self._color is None else {key: rgb.copy() for key, rgb in self._color.items()},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `get_state` was called, on this or another environment made alike."""
+        self._check_open()
+        if state["made_with"] != self._made_with():
+            raise UserError(
+                f"The state is of an environment made with {state['made_with']}, "
+                f"this one was made with {self._made_with()}."
+            )
+        self._open_camera()
+        load_task(self._env, self._compiled, state["task"])
+        self.np_random.bit_generator.state = state["appearance_rng"]
+        self._episode = int(state["episode"])
+        self._next_episode = int(state["next_episode"])
+        self._episode_over = bool(state["episode_over"])
+        self._stack[:] = state["stack"]
+        if state["color"] is not None:
+            self._show_color({key: np.asarray(rgb, np.float64) for key, rgb in state["color"].items()})
+        if state["video_open"]:
+            self._open_video()
+        self._video_position = int(state["video_position"])
+
     # The parts of reset and step.
+
+    def _made_with(self) -> dict[str, Any]:
+        return {
+            "task": self.task_name,
+            "mode": self.mode.name,
+            "action_repeat": self.action_repeat,
+            "observation_shape": list(self._stack.shape),
+            "media": self._media,
+        }
+
+    def _check_open(self) -> None:
+        if self._env is None:
+            raise UserError("The environment is closed; make a new one.")
 
     def _seed(self, seed: int) -> None:
         """The task draws as in `suite.load(..., task_kwargs={"random": seed})`; colours from `np_random`."""
@@ -204,19 +256,22 @@ class DMCEnv(gymnasium.Env):
     def _open_camera(self) -> Camera:
         """The GL context is made at the first reset, not before, so that an unused environment can be forked."""
         if self._camera is None:
-            if self._env is None:
-                raise UserError("The environment is closed; make a new one.")
             _claim_gl()
             self._camera = Camera(self.physics, self._size, self._size, CAMERA)
         return self._camera
 
     def _draw_color(self) -> ColorSetting:
         if self._colors is None:
-            self._color = draw_color(self.np_random, STD[str(self.mode.level)])
+            color = draw_color(self.np_random, STD[str(self.mode.level)])
         else:
-            self._color = self._colors[self.np_random.integers(len(self._colors))]
-        self._painter.set_colors(self._color)
-        return {key: rgb.copy() for key, rgb in self._color.items()}
+            color = self._colors[self.np_random.integers(len(self._colors))]
+        self._show_color(color)
+        return {key: rgb.copy() for key, rgb in color.items()}
+
+    def _show_color(self, color: ColorSetting) -> None:
+        self._open_camera()
+        self._painter.set_colors(color)
+        self._color = color
 
     def _open_video(self) -> str:
         index = self._episode % len(self._videos)
