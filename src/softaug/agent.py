@@ -20,7 +20,16 @@ from softaug.auxiliary.soda import SodaTask
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.methods import Where
-from softaug.networks import Actor, ConvStack, Critic, Encoder, Projection, feature_shape, initialise
+from softaug.networks import (
+    Actor,
+    ConvStack,
+    Critic,
+    Encoder,
+    Projection,
+    channels_last,
+    feature_shape,
+    initialise,
+)
 from softaug.replay import Batch, Replay
 from softaug.sac import SAC, Metrics, adam, optimiser_step
 
@@ -170,8 +179,8 @@ def make_agent(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)
         encoder, auxiliary_encoder = make_encoders(config, obs_shape[0])
-        encoder.to(device, memory_format=torch.channels_last)
-        auxiliary_encoder.to(device, memory_format=torch.channels_last)
+        for part in (encoder, auxiliary_encoder):
+            channels_last(part.to(device))
         feature_dim = int(np.prod(feature_shape(encoder, view_shape)))
         sizes = (feature_dim, config.projection_dim, config.hidden_dim, action_dim)
         actor, critic = Actor(*sizes).to(device), Critic(*sizes).to(device)
@@ -244,13 +253,13 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
     shared = len(config.filters)
     if config.row.auxiliary == "inverse_dynamics":
         shared -= config.pad_own_layers
-    trunk = ConvStack(in_channels, config.filters[:shared], config.strides[:shared])
+    trunk = ConvStack(in_channels, config.filters[:shared], config.strides[:shared], pixels=True)
     if shared == len(config.filters):
         encoder = auxiliary_encoder = Encoder(trunk)
     else:
         own = (config.filters[shared - 1], config.filters[shared:], config.strides[shared:])
-        encoder = Encoder(trunk, ConvStack(*own, relu_first=True))
-        auxiliary_encoder = Encoder(trunk, ConvStack(*own, relu_first=True))
+        encoder = Encoder(trunk, ConvStack(*own, pixels=False))
+        auxiliary_encoder = Encoder(trunk, ConvStack(*own, pixels=False))
         initialise(auxiliary_encoder)
     initialise(encoder)
     return encoder, auxiliary_encoder

@@ -119,7 +119,8 @@ class Config:
             raise UserError(
                 f"the config has unknown or missing fields ({', '.join(wrong)}); was it written by another version?"
             )
-        return Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return Config(**fields)
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from softaug.agent import make_encoders, make_inverse_dynamics
 from softaug.augment import RandomCrop, center_crop
 from softaug.config import Config
 from softaug.errors import UserError
-from softaug.networks import Actor, Encoder, feature_shape
+from softaug.networks import Actor, Encoder, channels_last, feature_shape
 from softaug.sac import adam, optimiser_step
 
 ADAPTATION_CROPS = 32
@@ -102,7 +102,7 @@ def make_policy(
     actor = Actor(feature_dim, config.projection_dim, config.hidden_dim, action_dim)
     _load(encoder, weights, "encoder")
     _load(actor, weights, "actor")
-    policy = MeanPolicy(encoder, actor, config.crop_size).to(memory_format=torch.channels_last).eval()
+    policy = channels_last(MeanPolicy(encoder, actor, config.crop_size)).eval()
     if not adapt:
         return policy
     if not config.row.adapts:
@@ -110,7 +110,7 @@ def make_policy(
     crop = RandomCrop(config.crop_size)
     task = make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim, crop)
     _load(task, weights, "auxiliary")
-    return AdaptivePolicy(policy, task.to(memory_format=torch.channels_last))
+    return AdaptivePolicy(policy, channels_last(task))
 
 
 def _load(module: nn.Module, weights: Mapping[str, Tensor], part: str) -> None:

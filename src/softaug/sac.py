@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -116,7 +117,7 @@ class SAC(nn.Module):
         return F.mse_loss(q1, target) + F.mse_loss(q2, target)
 
 
-def adam(parameters, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> torch.optim.Adam:  # type: ignore[no-untyped-def]
+def adam(parameters: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> torch.optim.Adam:
     """Adam, fused: one pass over all parameters instead of several per tensor."""
     return torch.optim.Adam(parameters, lr=lr, betas=betas, fused=True)
 
