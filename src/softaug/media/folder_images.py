@@ -1,25 +1,192 @@
-"""Overlay pictures from a folder of JPEG, PNG or WebP files."""
+"""Overlay pictures from a folder: any tree of JPEG, PNG or WebP files, such as Places365.
+
+A sample is a random resized crop (8 to 100% of the area, aspect ratio 3/4 to 4/3) and, half of the time, its mirror
+image. A picture smaller than the output is enlarged. A file that cannot be decoded is replaced by the next good
+one, so samples stay a function of the random generator and the files alone.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import struct
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
+
+from softaug.errors import UserError
+from softaug.media import home
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+INDEX_CACHE_FROM = 20_000  # files; a smaller tree is scanned each time, which takes less than a second
+MAX_BAD_IN_A_ROW = 1000
+WORKERS = max(1, min(8, os.cpu_count() or 1))
+DECODE_ERRORS = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
+"""What Pillow raises for files that are no pictures, or damaged ones."""
+
+
+def scan(folder: Path) -> Iterator[str]:
+    """Paths of all pictures below a folder, relative to it, in sorted order; links to folders are not followed."""
+    pending = [""]
+    while pending:
+        inside = pending.pop()
+        try:
+            with os.scandir(folder / inside) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except PermissionError as error:
+            raise UserError(
+                f"the folder {folder / inside} may not be read; change its permissions."
+            ) from error
+        # The stack is last in, first out: reversed, so that folders come in alphabetical order.
+        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        pending.extend(f"{inside}{name}/" for name in reversed(folders))
+        for entry in entries:
+            if entry.name.lower().endswith(SUFFIXES) and entry.is_file():
+                yield inside + entry.name
+
+
+class FileIndex:
+    """The paths of many pictures as one block of bytes: 1.8 million of them take little memory and load at once."""
+
+    def __init__(self, content: np.ndarray) -> None:
+        self._content = content  # paths, each ended by a zero byte
+        self._ends = np.flatnonzero(content == 0)
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> str:
+        """Path number `index`, relative to the folder."""
+        start = 0 if index == 0 else int(self._ends[index - 1]) + 1
+        return os.fsdecode(self._content[start : int(self._ends[index])].tobytes())
+
+    @classmethod
+    def of(cls, folder: Path) -> FileIndex:
+        """The index of a folder; that of a large one is kept in the cache until the folder changes.
+
+        Changed means: the folder itself or one directly below it has another modification time. Deeper changes
+        of a large tree are not seen; files that are gone are then skipped like damaged ones.
+        """
+        times = [folder.stat().st_mtime_ns]
+        with os.scandir(folder) as listing:
+            times += sorted(entry.stat().st_mtime_ns for entry in listing if entry.is_dir())
+        identity = hashlib.sha256(f"1|{folder.resolve()}|{times}".encode()).hexdigest()[:32]
+        cached = home.cache_directory() / "index" / f"{identity}.paths"
+        if cached.is_file() and cached.stat().st_size:
+            return cls(np.memmap(cached, np.uint8, mode="r"))
+        content = b"".join(os.fsencode(path) + b"\0" for path in scan(folder))
+        index = cls(np.frombuffer(content, np.uint8))
+        if len(index) >= INDEX_CACHE_FROM:
+            try:
+                home.write_atomically(cached, content)
+            except OSError as error:
+                warnings.warn(
+                    f"the index of {folder} could not be kept in {cached.parent}: {error}", stacklevel=2
+                )
+        return index
+
+
+def load_crop(path: Path, crop: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Decode a picture and cut out `crop` = (area share, aspect ratio, x, y, flip), each but the ratio in 0..1.
+
+    Returns uint8 (height, width, 3).
+    """
+    share, ratio, x, y, flip = crop.tolist()
+    with Image.open(path) as image:
+        full_width, full_height = image.size
+        area = share * full_width * full_height
+        crop_width = min((area * ratio) ** 0.5, full_width)
+        crop_height = min((area / ratio) ** 0.5, full_height)
+        # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size, which is faster; never below the size needed.
+        image.draft(
+            "RGB", (int(full_width * width / crop_width) + 1, int(full_height * height / crop_height) + 1)
+        )
+        scale_x, scale_y = image.size[0] / full_width, image.size[1] / full_height
+        left, top = x * (full_width - crop_width), y * (full_height - crop_height)
+        right, bottom = min(left + crop_width, full_width), min(top + crop_height, full_height)
+        box = (left * scale_x, top * scale_y, right * scale_x, bottom * scale_y)
+        resized = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box)
+    pixels = np.asarray(resized)
+    return pixels[:, ::-1] if flip else pixels
 
 
 class FolderImages:
-    """Being written."""
+    """Pictures of a folder tree; see the module's text."""
 
     kind = "folder"
 
-    def __init__(self, folder: Path) -> None:
-        raise NotImplementedError
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser()
+        if not self.folder.is_dir():
+            raise UserError(f"there is no image folder {self.folder}.")
+        self._index = FileIndex.of(self.folder)
+        if not len(self._index):
+            raise UserError(f"the folder {self.folder} holds no images ({', '.join(SUFFIXES)}).")
+        self._bad: set[int] = set()
+        self._workers: tuple[int, ThreadPoolExecutor] | None = None
 
-    def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-        """`count` pictures, uint8 (count, height, width, 3)."""
-        raise NotImplementedError
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy sent to another process has its own workers."""
+        return FolderImages, (self.folder,)
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self._index)
+
+    def path(self, index: int) -> Path:
+        """File number `index`."""
+        return self.folder / self._index[index]
 
     def describe(self) -> dict[str, Any]:
         """Facts for logs and checkpoints."""
-        raise NotImplementedError
+        return {"kind": self.kind, "path": str(self.folder), "images": len(self)}
+
+    def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+        """`count` pictures, uint8 (count, height, width, 3), decoded by several threads."""
+        which = rng.integers(len(self), size=count).tolist()
+        crops = np.stack(
+            [
+                rng.uniform(0.08, 1.0, count),
+                np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3), count)),
+                rng.random(count),
+                rng.random(count),
+                rng.random(count) < 0.5,
+            ],
+            axis=1,
+        )
+        images = np.empty((count, height, width, 3), np.uint8)
+        found_bad: set[int] = set()
+
+        def fill(i: int) -> None:
+            for step in range(min(len(self), MAX_BAD_IN_A_ROW)):
+                index = (which[i] + step) % len(self)
+                if index in self._bad:
+                    continue
+                try:
+                    images[i] = load_crop(self.path(index), crops[i], height, width)
+                    return
+                except DECODE_ERRORS:
+                    found_bad.add(index)
+            raise UserError(
+                f"none of the files tried in {self.folder} is a readable image; check the folder."
+            )
+
+        list(self._pool().map(fill, range(count)))
+        if new := sorted(found_bad - self._bad):
+            self._bad.update(new)
+            names = ", ".join(self._index[index] for index in new[:5])
+            more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+            warnings.warn(f"unreadable images in {self.folder} are skipped: {names}{more}", stacklevel=2)
+        return images
+
+    def _pool(self) -> ThreadPoolExecutor:
+        """The decoding threads; a forked process makes its own, since threads do not survive a fork."""
+        if self._workers is None or self._workers[0] != os.getpid():
+            self._workers = (os.getpid(), ThreadPoolExecutor(WORKERS, thread_name_prefix="softaug-images"))
+        return self._workers[1]
