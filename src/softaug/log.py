@@ -138,33 +138,33 @@ class WeightsAndBiases:
 class RunLog:
     """Metrics to every place at once, in the order in which they happen."""
 
-    def __init__(self, metrics: MetricsFile, sinks: list[Sink]):
-        self.metrics = metrics
+    def __init__(self, file: MetricsFile, sinks: list[Sink]):
+        self.file = file
         self._sinks = sinks
 
     def train(
         self, losses: Mapping[str, float], where: Mapping[str, int], clock: Mapping[str, float]
     ) -> None:
         """Losses averaged since the last such line; `where` counts decisions, frames and updates."""
-        self.metrics.write({"kind": "train", **where, **losses, **clock})
+        self.file.write({"kind": "train", **where, **losses, **clock})
         self._scalars({f"train/{name}": value for name, value in {**losses, **clock}.items()}, where)
 
     def episode(
         self, values: Mapping[str, Any], where: Mapping[str, int], clock: Mapping[str, float]
     ) -> None:
         """A finished training episode: its number, return and length in decisions."""
-        self.metrics.write({"kind": "episode", **where, **values, **clock})
+        self.file.write({"kind": "episode", **where, **values, **clock})
         self._scalars({"episode/return": values["return"], "episode/length": values["length"]}, where)
 
     def evaluation(
         self, mode: str, values: Mapping[str, Any], where: Mapping[str, int], clock: Mapping[str, float]
     ) -> None:
         """Returns per episode of one mode, their mean and standard deviation."""
-        self.metrics.write({"kind": "eval", **where, "mode": mode, **values, **clock})
+        self.file.write({"kind": "eval", **where, "mode": mode, **values, **clock})
         self._scalars({f"eval/{mode}": values["mean"]}, where)
 
     def close(self) -> None:
-        self.metrics.close()
+        self.file.close()
         for sink in self._sinks:
             sink.close()
 

@@ -11,7 +11,9 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 import gymnasium
@@ -75,7 +77,8 @@ class ProcessStepper:
         self._process = context.Process(
             target=_serve, args=(make_env, child_end), name="softaug-environment", daemon=True
         )
-        self._process.start()
+        with _ctrl_c_left_to_parent():
+            self._process.start()
         child_end.close()  # only the child holds it now, so its death shows as end-of-file here
         try:
             self.observation_space, self.action_space, self.facts = self._answer()
@@ -156,6 +159,23 @@ def env_facts(env: gymnasium.Env) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _ctrl_c_left_to_parent() -> Iterator[None]:
+    """A process started inside never sees Ctrl-C, which reaches the whole group: the parent decides.
+
+    The child inherits the blocked signal; one that arrives meanwhile reaches the parent at the end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _step(env: gymnasium.Env, action: np.ndarray) -> StepResult:
     obs, reward, terminated, truncated, info = env.step(action)
     return obs, float(reward), bool(terminated), bool(truncated), info
@@ -163,7 +183,7 @@ def _step(env: gymnasium.Env, action: np.ndarray) -> StepResult:
 
 def _serve(make_env: Callable[[], gymnasium.Env], connection: multiprocessing.connection.Connection) -> None:
     """The child: answer requests until the parent closes the connection or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     watched: list[Any] = [connection, *([parent.sentinel] if parent is not None else [])]
     env: gymnasium.Env | None = None

@@ -1,0 +1,78 @@
+"""Train an agent, or go on with a run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from softaug.config import Config, add_config_arguments, given_arguments, make_config, read_config
+from softaug.errors import UserError
+from softaug.methods import get_method
+
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory of the run [runs/TASK-METHOD-PRESET-SEED]"
+    )
+    where.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in DIR, exactly")
+    where.add_argument(
+        "--keep-replay", action="store_true", help="keep the replay's files when the run is finished"
+    )
+    where.add_argument("--json", action="store_true", help="print the result as JSON")
+    where.add_argument("--quiet", action="store_true", help="show no progress")
+    add_config_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    config, out = choose_run(args)
+    from softaug.train import Result, train  # torch takes a second, which mistakes above need not wait for
+
+    result: Result = train(
+        config, out, resume=args.resume is not None, keep_replay=args.keep_replay, quiet=args.quiet
+    )
+    if args.json:
+        print(json.dumps(result.to_json(), indent=2))
+    elif result.finished:
+        show(result.evaluation, result.adapted, out)
+    return 0 if result.finished else INTERRUPTED
+
+
+def choose_run(args: argparse.Namespace) -> tuple[Config, Path]:
+    """The config and the directory that the flags ask for."""
+    given = given_arguments(args)
+    if args.resume is not None:
+        if args.out is not None:
+            raise UserError("--out and --resume exclude each other; a resumed run stays in its directory")
+        if "method" in given:
+            given["method"] = get_method(given["method"]).name  # `soda` is `soda_overlay`: no difference
+        return dataclasses.replace(read_config(args.resume / "config.json"), **given), args.resume
+    config = make_config(**given)
+    name = f"{config.task}-{config.method}-{config.preset}-{config.seed}"
+    return config, args.out or Path("runs") / name
+
+
+def show(evaluation: dict, adapted: dict, out: Path) -> None:
+    """The last evaluation as a table for people."""
+    table = Table(title=f"returns after training · {out}")
+    table.add_column("mode")
+    table.add_column("return", justify="right")
+    table.add_column("episodes", justify="right")
+    table.add_column("media")
+    for modes, suffix in ((evaluation, ""), (adapted, " (adapted)")):
+        for mode, values in modes.items():
+            table.add_row(
+                mode + suffix,
+                f"{values['mean']:.1f} ± {values['std']:.1f}",
+                str(len(values["returns"])),
+                values["media"] or "–",
+            )
+    Console(file=sys.stdout).print(table)

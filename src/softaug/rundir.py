@@ -1,0 +1,150 @@
+"""The directory of a run: what is in it, who may write to it, and what the run was made with.
+
+config.json       the config; its presence marks a run
+run.json          versions, git commit, media, device: what else the numbers may depend on
+metrics.jsonl     losses, episodes, evaluations (see `softaug.log`)
+checkpoints/      see `softaug.checkpoint`
+replay/           the replay's memory-mapped arrays, while the run is unfinished
+tb/, videos/      TensorBoard events; videos of evaluation episodes on request
+final_eval.json   the last evaluation; its presence marks a finished run
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+import softaug
+from softaug.checkpoint import write_text_atomically
+from softaug.config import Config, differences, read_config
+from softaug.errors import UserError
+
+RECORDED_VERSIONS = ("torch", "mujoco", "dm_control", "gymnasium", "numpy")
+PERMANENT_FACTS = ("versions", "git_commit", "device", "threads", "media")
+
+
+class RunDirectory:
+    """Paths of one run, locked against a second process as long as this object lives (until `close`)."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.json"
+        self.facts = path / "run.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.replay = path / "replay"
+        self.tensorboard = path / "tb"
+        self.videos = path / "videos"
+        self.final_eval = path / "final_eval.json"
+        self._lock = _lock(path)
+
+    @property
+    def finished(self) -> bool:
+        return self.final_eval.is_file()
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def begin_run(path: Path, config: Config, facts: dict[str, Any]) -> RunDirectory:
+    """Make the directory of a new run. One that holds a run already is refused."""
+    if (path / "config.json").exists():
+        raise UserError(
+            f"{path} already holds a run; go on with it by --resume {path}, or give another --out"
+        )
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; give a directory as --out")
+    path.mkdir(parents=True, exist_ok=True)
+    run = RunDirectory(path)
+    write_text_atomically(run.facts, json.dumps({"run_id": uuid.uuid4().hex[:12], **facts}, indent=2) + "\n")
+    write_text_atomically(run.config, json.dumps(config.to_json(), indent=2) + "\n")
+    return run
+
+
+def reopen_run(path: Path, config: Config) -> RunDirectory:
+    """The directory of a run to go on with. A config that could give other results is refused."""
+    begun_with = read_config(path / "config.json")
+    if changed := differences(config, begun_with):
+        raise UserError(
+            f"{path} was begun with another config: {'; '.join(changed)}. Resume it without these flags, "
+            "or start a new run in another directory"
+        )
+    return RunDirectory(path)
+
+
+def changed_facts(run: RunDirectory, facts: dict[str, Any]) -> list[str]:
+    """What is not as it was when the run began and may change its numbers, one sentence part each."""
+    before = json.loads(run.facts.read_text())
+    return [
+        f"{name} {facts[name]} (was {before.get(name)})"
+        for name in PERMANENT_FACTS
+        if facts[name] != before.get(name)
+    ]
+
+
+def run_facts(device: torch.device, media: dict[str, Any]) -> dict[str, Any]:
+    """What the numbers may depend on besides the config. Nothing here names the machine or its user."""
+    return {
+        "versions": {
+            "softaug": softaug.__version__,
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in RECORDED_VERSIONS},
+        },
+        "git_commit": git_commit(),
+        "device": str(device) if device.type != "cuda" else f"cuda: {torch.cuda.get_device_name(device)}",
+        "threads": torch.get_num_threads(),
+        "media": media,
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout this package is run from, with ``-dirty`` if it was changed; else None."""
+    package = Path(softaug.__file__).parent
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(package), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # An installed package may lie in somebody else's checkout, whose commit says nothing about it.
+    if shutil.which("git") is None or git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return f"{git('rev-parse', 'HEAD')}{'-dirty' if git('status', '--porcelain', '--', '.') else ''}"
+
+
+def check_disk(run: Path, needed_bytes: int) -> None:
+    """Refuse to start what cannot end for lack of disk; what a killed run has allocated already counts."""
+    have = sum(file.stat().st_blocks * 512 for file in (run / "replay").glob("*"))
+    free = shutil.disk_usage(_existing(run)).free
+    if needed_bytes - have > free:
+        raise UserError(
+            f"the replay needs {(needed_bytes - have) / 1e9:.1f} GB of disk, but {run} has {free / 1e9:.1f} GB free; "
+            "make room, choose another --out, or lower --replay-capacity"
+        )
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
+
+
+def _lock(path: Path) -> IO[str]:
+    """A lock that the system drops when this process ends, however it ends."""
+    file = (path / ".lock").open("w")
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise UserError(f"another process is training in {path}; wait for it or stop it first") from None
+    return file
