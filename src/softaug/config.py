@@ -162,9 +162,12 @@ def make_config(
         )
     values = {**row.numbers, **PRESETS[preset], **overrides}
     values.update(task=task, method=row.name, preset=preset)
-    if row.weak == "shift" and "image_size" not in overrides:
-        # DrQ and SVEA render at the network's size and shift instead of cropping.
-        values["image_size"] = values.get("crop_size", Config.crop_size)
+    if row.weak == "shift":
+        # DrQ and SVEA render at the network's size and shift instead of cropping: either size gives the other.
+        if "image_size" not in overrides:
+            values["image_size"] = values.get("crop_size", Config.crop_size)
+        elif "crop_size" not in overrides:
+            values["crop_size"] = values["image_size"]
     return Config(**values)
 
 
@@ -264,6 +267,11 @@ def _check(config: Config) -> None:
     if config.crop_size > config.image_size:
         raise UserError(
             f"crop_size {config.crop_size} is larger than image_size {config.image_size}; make it smaller"
+        )
+    if config.row.weak == "shift" and config.crop_size != config.image_size:
+        raise UserError(
+            f"{config.method} shifts whole images, so image_size {config.image_size} and crop_size "
+            f"{config.crop_size} must be equal; give only one of them"
         )
     if len(config.filters) != len(config.strides) or not config.filters:
         raise UserError(
