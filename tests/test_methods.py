@@ -1,0 +1,104 @@
+"""The table of methods says what SPEC section 5 says, with each paper's numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from softaug.config import Config, make_config
+from softaug.envs.modes import Mode
+from softaug.errors import UserError
+from softaug.methods import ALIASES, METHODS, get_method
+
+# name: weak view, strong augmentation, where it enters, auxiliary task, training mode
+SPEC = {
+    "sac": ("crop", None, set(), None, "train"),
+    "sac_dr": ("crop", None, set(), None, "color_random"),
+    "sac_conv": ("crop", "conv", {"rl"}, None, "train"),
+    "sac_overlay": ("crop", "overlay", {"rl"}, None, "train"),
+    "curl": ("crop", None, set(), "curl", "train"),
+    "pad": ("crop", None, set(), "inverse_dynamics", "train"),
+    "soda_conv": ("crop", "conv", {"aux"}, "soda", "train"),
+    "soda_overlay": ("crop", "overlay", {"aux"}, "soda", "train"),
+    "soda_both_conv": ("crop", "conv", {"rl", "aux"}, "soda", "train"),
+    "soda_both_overlay": ("crop", "overlay", {"rl", "aux"}, "soda", "train"),
+    "drq": ("shift", None, set(), None, "train"),
+    "svea_conv": ("shift", "conv", {"critic"}, None, "train"),
+    "svea_overlay": ("shift", "overlay", {"critic"}, None, "train"),
+}
+
+
+def test_the_table_has_exactly_the_rows_of_the_benchmark():
+    assert set(METHODS) == set(SPEC)
+
+
+@pytest.mark.parametrize("name", SPEC)
+def test_row(name):
+    row = get_method(name)
+    assert (row.weak, row.strong, set(row.strong_in), row.auxiliary, row.train_mode) == SPEC[name]
+    assert row.adapts == (name == "pad")
+    assert row.name == name
+
+
+def test_every_training_mode_may_be_trained_in():
+    for row in METHODS.values():
+        assert Mode.parse(row.train_mode).split == "train"
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [("rad", "sac"), ("soda", "soda_overlay"), ("svea", "svea_overlay")]
+)
+def test_alias(alias, name):
+    assert get_method(alias) is METHODS[name]
+    assert make_config(method=alias).method == name
+
+
+def test_unknown_method_lists_every_valid_name():
+    with pytest.raises(UserError) as error:
+        get_method("sodaa")
+    assert "sodaa" in str(error.value)
+    listed = str(error.value).rsplit("one of ", 1)[1].split(", ")
+    assert set(listed) == set(METHODS) | set(ALIASES)
+
+
+def test_paper_defaults_are_those_of_the_papers_table():
+    config = make_config(method="sac")
+    expected = {
+        "image_size": 100, "crop_size": 84, "frame_stack": 3, "discount": 0.99, "decisions": 500_000,
+        "replay_capacity": 500_000, "batch_size": 128, "actor_lr": 1e-3, "critic_lr": 1e-3, "alpha_lr": 1e-4,
+        "actor_every": 2, "target_every": 2, "critic_tau": 0.01, "encoder_tau": 0.05, "initial_temperature": 0.1,
+        "random_decisions": 1000, "initial_updates": 1000, "update_every": 1, "n_step": 1, "filters": (32,) * 11,
+        "strides": (2,) + (1,) * 10, "projection_dim": 100, "hidden_dim": 1024, "overlay_alpha": 0.5,
+    }  # fmt: skip
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "numbers"),
+    [
+        ("soda_conv", {"aux_batch_size": 256, "aux_every": 2, "aux_lr": 3e-4, "soda_tau": 0.005}),
+        ("soda_overlay", {"aux_batch_size": 256, "aux_every": 2, "aux_lr": 3e-4, "soda_tau": 0.005}),
+        ("soda_both_conv", {"aux_batch_size": 256, "aux_every": 2, "aux_lr": 3e-4, "soda_tau": 0.005}),
+        ("soda_both_overlay", {"aux_batch_size": 256, "aux_every": 2, "aux_lr": 3e-4, "soda_tau": 0.005}),
+        ("curl", {"aux_batch_size": 128, "aux_every": 1, "aux_lr": 1e-3}),
+        ("pad", {"aux_batch_size": 128, "aux_every": 2, "aux_lr": 1e-3, "pad_own_layers": 3}),
+        ("drq", {"image_size": 84, "crop_size": 84}),
+        ("svea_conv", {"image_size": 84, "crop_size": 84}),
+    ],
+)
+def test_numbers_of_each_paper_reach_the_config(method, numbers):
+    config = make_config(method=method)
+    assert {name: getattr(config, name) for name in numbers} == numbers
+
+
+def test_what_the_user_gives_wins_over_the_methods_numbers():
+    assert make_config(method="soda", aux_lr=0.5).aux_lr == 0.5
+
+
+def test_shift_sees_the_whole_image():
+    """A shifted view keeps the image's size, so an image that is not the network's size cannot work."""
+    assert make_config(method="drq", crop_size=64).image_size == 64
+    assert make_config(method="drq", image_size=64).crop_size == 64
+    with pytest.raises(UserError, match="image_size"):
+        make_config(method="drq", image_size=100, crop_size=84)
+    with pytest.raises(UserError, match="image_size"):
+        Config(method="svea_conv", image_size=100, crop_size=84)
