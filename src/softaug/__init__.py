@@ -1,3 +1,46 @@
-"""Vision-based RL agents that still work when the world looks different (SODA and DMControl-GB)."""
+"""Vision-based RL agents that still work when the world looks different (SODA and DMControl-GB).
+
+    import softaug
+    env = softaug.make_env("walker_walk", mode="video_hard", seed=0)     # a Gymnasium environment
+    softaug.train(softaug.make_config("walker_stand", "soda", "small"), "runs/first")
+    policy = softaug.load_policy("runs/first")
+
+Names are imported when first used; ``gymnasium.make("softaug/walker_walk-video_hard-v0")`` works after the import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from softaug.envs import make_env, register
+
+if TYPE_CHECKING:
+    from softaug.agent import make_agent
+    from softaug.auxiliary.soda import SodaTask
+    from softaug.config import Config, make_config
+    from softaug.evaluate import evaluate
+    from softaug.runs import load_policy
+    from softaug.train import train
 
 __version__ = "0.1.0"
+
+__all__ = ["Config", "SodaTask", "evaluate", "load_policy", "make_agent", "make_config", "make_env", "train"]
+
+_HOMES = {
+    "Config": "config",
+    "SodaTask": "auxiliary.soda",
+    "evaluate": "evaluate",
+    "load_policy": "runs",
+    "make_agent": "agent",
+    "make_config": "config",
+    "train": "train",
+}
+
+register()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'softaug' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"softaug.{_HOMES[name]}"), name)

@@ -29,7 +29,7 @@ COMMANDS = {
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The whole parser; only `chosen`'s arguments are filled in."""
-    parser = argparse.ArgumentParser(prog="softaug", description=softaug.__doc__)
+    parser = argparse.ArgumentParser(prog="softaug", description=(softaug.__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"softaug {softaug.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, help_line in COMMANDS.items():

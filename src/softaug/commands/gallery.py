@@ -1,0 +1,57 @@
+"""``softaug gallery``: a picture of every task in every mode and of every augmentation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from softaug.envs import MODE_NAMES, PAPER_TASKS
+from softaug.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=Path("gallery.png"), help="the picture to write (.png)")
+    parser.add_argument("--tasks", default=",".join(PAPER_TASKS), help="comma-separated tasks, one row each")
+    parser.add_argument(
+        "--modes", default=",".join(MODE_NAMES), help="comma-separated modes, one column each"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and draws")
+    parser.add_argument("--videos", help="a folder of videos, or 'procedural'")
+    parser.add_argument("--colors", help="an official .pt file of colour settings")
+    parser.add_argument("--images", help="a folder of overlay images, or 'procedural'")
+    parser.add_argument(
+        "--augmentations",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="show the augmentations too",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from softaug.gallery import save_gallery
+
+    if args.out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+        raise UserError(f"cannot write {args.out}: name a .png, .jpg or .webp file")
+    if not args.out.absolute().parent.is_dir():
+        raise UserError(
+            f"the folder {args.out.absolute().parent} does not exist; create it or choose another --out"
+        )
+    sources = save_gallery(
+        args.out,
+        args.tasks.split(","),
+        args.modes.split(","),
+        seed=args.seed,
+        videos=args.videos,
+        colors=args.colors,
+        images=args.images,
+        augmentations=args.augmentations,
+        said=lambda task: print(f"{task} drawn", file=sys.stderr),
+    )
+    if args.json:
+        print(json.dumps({"out": str(args.out), "media": sources}))
+    else:
+        print(f"wrote {args.out} ({args.out.stat().st_size / 1e3:.0f} kB)")
+    return 0

@@ -1,0 +1,92 @@
+"""The command line: help, one-sentence errors, doctor and gallery."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from softaug import cli, doctor
+from softaug.gallery import Row, Section, draw
+
+
+def test_help_lists_every_command_without_importing_torch_or_mujoco():
+    script = (
+        "import sys\nfrom softaug import cli\n"
+        "try: cli.main(['--help'])\nexcept SystemExit as e: assert e.code == 0\n"
+        "assert 'torch' not in sys.modules and 'mujoco' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for command in cli.COMMANDS:
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert "usage: softaug " + command in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "--method", "sodaa", "--out", "x"], "unknown method 'sodaa'; choose one of sac,"),
+        (["train", "--preset", "huge", "--out", "x"], "unknown preset 'huge'; choose one of paper, small"),
+        (["train", "--task", "walker_fly", "--out", "x"], "walker_fly"),
+        (["train", "--resume", "no/such/run"], "no/such/run"),
+        (["eval", "no/such/run"], "no/such/run"),
+        (["play", "no/such/run"], "no/such/run"),
+        (["export", "no/such/run"], "no/such/run"),
+        (["gallery", "--out", "no/such/folder/x.png"], "does not exist"),
+        (["gallery", "--out", "x.txt"], ".png"),
+        (["gallery", "--modes", "video_medium"], "video_medium"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(arguments, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("softaug: error: ")
+    assert sentence in error
+    assert not list(tmp_path.iterdir()), "nothing may be left behind"
+
+
+def test_doctor_finds_training_possible(capsys):
+    assert cli.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"]
+    rendering = next(check for check in report["checks"] if check["name"] == "rendering")
+    assert rendering["level"] == "ok" and "ms per 100x100 frame" in rendering["found"]
+
+
+def test_doctor_fails_when_nothing_renders(monkeypatch, capsys):
+    monkeypatch.setattr("softaug.envs.gl.find_working_backend", lambda: (None, []))
+    assert cli.main(["doctor"]) == 1
+    assert "Training cannot run here yet" in capsys.readouterr().out
+
+
+def test_doctor_names_a_missing_package_and_stops(monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", ("softaug", "no-such-package"))
+    checks = list(doctor.run_checks())
+    assert checks[-1].level == "error" and "pip install no-such-package" in checks[-1].fix
+
+
+def test_gallery_places_every_picture():
+    red, blue = np.full((10, 10, 3), (200, 0, 0), np.uint8), np.full((10, 10, 3), (0, 0, 200), np.uint8)
+    page = np.asarray(draw([Section(["a", "b"], [Row("one", [red, blue]), Row("two", [blue, blue])])], "caption"))
+    assert (page == (200, 0, 0)).all(-1).sum() == 128 * 128
+    assert (page == (0, 0, 200)).all(-1).sum() == 3 * 128 * 128
+
+
+def test_gallery_command_draws_real_environments(tmp_path, capsys):
+    out = tmp_path / "gallery.png"
+    arguments = ["--tasks", "cartpole_swingup", "--modes", "train,video_easy", "--videos", "procedural", "--json"]
+    assert cli.main(["gallery", "--out", str(out), *arguments]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["media"]["video_easy"] == "procedural"
+    assert Image.open(out).size[0] > 300
