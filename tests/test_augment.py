@@ -52,7 +52,7 @@ def test_input_unchanged_range_kept_layout_channels_last(augment, dtype):
     assert out.dtype in (dtype, torch.float32)
     assert out.shape[:2] == obs.shape[:2]
     assert out.is_contiguous(memory_format=torch.channels_last)
-    assert 0 <= float(out.min()) and float(out.max()) <= 255
+    assert float(out.min()) >= 0 and float(out.max()) <= 255
 
 
 @every
@@ -92,10 +92,10 @@ def test_the_generators_state_fixes_everything(augment):
 
 @every
 def test_the_global_generators_are_left_alone(augment):
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     augment(pixels(4, 3, 16, 16), generator())
     assert torch.equal(torch.get_rng_state(), torch_state)
-    assert np.array_equal(np.random.get_state()[1], numpy_state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
 
 
 @both_dtypes
