@@ -19,7 +19,7 @@ import signal
 import traceback
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing import resource_tracker
@@ -91,11 +91,14 @@ def evaluate(
     progress: called with (mode, episode, return) after each episode, in the order in which they end.
     """
     played = []
-    tasks = tasks_of(modes, episodes)
-    for episode in play_episodes(make_policy, env_factory, tasks, seed, workers=workers, video_dir=video_dir):
-        played.append(episode)
-        if progress is not None:
-            progress(episode.mode, episode.episode, episode.total)
+    todo = tasks_of(modes, episodes)
+    with contextlib.closing(
+        play_episodes(make_policy, env_factory, todo, seed, workers=workers, video_dir=video_dir)
+    ) as episodes_played:
+        for episode in episodes_played:
+            played.append(episode)
+            if progress is not None:
+                progress(episode.mode, episode.episode, episode.total)
     return summarise(played, modes)
 
 
@@ -137,7 +140,7 @@ def play_episodes(
     *,
     workers: int = 1,
     video_dir: Path | None = None,
-) -> Iterator[Episode]:
+) -> Generator[Episode, None, None]:
     """Play `tasks` and yield each episode as it ends (with several workers, not in order)."""
     if workers < 1:
         raise UserError(f"workers must be at least 1, not {workers}")
@@ -243,7 +246,7 @@ def _play_here(
     tasks: Sequence[Task],
     seed: int,
     video_dir: Path | None,
-) -> Iterator[Episode]:
+) -> Generator[Episode, None, None]:
     with _callers_state_kept():
         player = _Player(make_policy, env_factory, seed, video_dir)
     try:
@@ -279,7 +282,7 @@ def _play_in_workers(
     seed: int,
     video_dir: Path | None,
     workers: int,
-) -> Iterator[Episode]:
+) -> Generator[Episode, None, None]:
     waiting = deque(tasks)
     busy: dict[multiprocessing.connection.Connection, tuple[Any, Task]] = {}
     processes = []

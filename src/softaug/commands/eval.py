@@ -1,0 +1,342 @@
+"""``softaug eval RUN``: returns of a trained agent in the training look and the test distributions.
+
+Each finished episode is kept as a line of JSON beside the results. The same evaluation started again (same weights,
+seed, media and settings) takes what is there and plays the rest, whether it was interrupted or asks for more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+import softaug
+from softaug.checkpoint import write_text_atomically
+from softaug.config import Config
+from softaug.envs import Mode
+from softaug.errors import UserError
+from softaug.evaluate import Episode, play_episodes, summarise, tasks_of
+from softaug.runs import ConfigEnvs, Run, load_run
+
+DEFAULT_MODES = "train,color_easy,color_hard,video_easy,video_hard"
+PROCEDURAL_NOTE = "procedural media: not comparable with the paper"
+OWN_MEDIA_NOTE = "not the benchmark's own media: not comparable with the paper"
+PLAIN_SECONDS = 30.0
+"""Time between lines of progress when stderr is not a terminal."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
+    parser.add_argument("--modes", default=DEFAULT_MODES, metavar="A,B", help="modes, comma-separated")
+    parser.add_argument("--episodes", type=int, default=10, metavar="N", help="episodes per mode")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=default_workers(),
+        metavar="N",
+        help="processes; results do not depend on it",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the episodes")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="results (default: a file in RUN/eval)")
+    add_run_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `eval` and `play` share."""
+    parser.add_argument(
+        "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
+    )
+    parser.add_argument(
+        "--videos", metavar="DIR", help="test videos: a folder or 'procedural' (default: the run's)"
+    )
+    parser.add_argument(
+        "--colors", metavar="FILE", help="test colours: an official .pt file (default: the run's)"
+    )
+    parser.add_argument(
+        "--adapt",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="PAD: adapt during each episode (default: what the method does; eval reports both)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    trained = with_media(load_run(args.run_dir, args.checkpoint), args)
+    modes = parse_modes(args.modes)
+    variants = [args.adapt] if args.adapt is not None else [False, True][: 1 + trained.config.row.adapts]
+    check_adapt(trained, args.adapt)
+    tasks_of(modes, args.episodes)
+    out = args.out or _default_path(trained, args, modes)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    journal = Journal(journal_path(out, trained, args))
+
+    rows: list[dict[str, Any]] = []
+    sources = {mode: media_facts(trained.config, mode) for mode in modes}
+    with journal, EpisodeProgress(len(modes) * args.episodes * len(variants)) as progress:
+        try:
+            for adapt in variants:
+                keys = {mode: episode_key(trained, args.seed, adapt, sources[mode]) for mode in modes}
+                played = _play(trained, adapt, modes, keys, journal, progress, args)
+                for mode, summary in summarise(played, modes).items():
+                    rows.append(
+                        {"mode": mode, "adapt": adapt, "note": media_note(summary["media"]), **summary}
+                    )
+        except KeyboardInterrupt:
+            progress.say(
+                f"{progress.done} of {progress.total} episodes are kept in {journal.path}; "
+                "start the same command again to go on"
+            )
+            raise
+    report = {
+        "run": str(args.run_dir),
+        "task": trained.config.task,
+        "method": trained.config.method,
+        "train_seed": trained.config.seed,
+        "checkpoint": trained.checkpoint.name,
+        "decisions": trained.decisions,
+        "weights_sha256": trained.sha256,
+        "eval_seed": args.seed,
+        "softaug": softaug.__version__,
+        "media": sources,
+        "results": rows,
+    }
+    write_text_atomically(out, json.dumps(report, indent=1) + "\n")
+    if args.json:
+        print(json.dumps(report, indent=1))
+    else:
+        _print_table(report, rows, out)
+    return 0
+
+
+def _play(
+    trained: Run,
+    adapt: bool,
+    modes: Sequence[str],
+    keys: dict[str, str],
+    journal: Journal,
+    progress: EpisodeProgress,
+    args: argparse.Namespace,
+) -> list[Episode]:
+    """Every episode, from the journal or played now."""
+    tasks = tasks_of(modes, args.episodes)
+    found = [journal.get(keys[task.mode], task.mode, task.episode) for task in tasks]
+    played = [episode for episode in found if episode is not None]
+    for episode in played:
+        progress.advance(episode, reused=True)
+    todo = [task for task, episode in zip(tasks, found, strict=True) if episode is None]
+    if not todo:
+        return played
+    with contextlib.closing(
+        play_episodes(
+            trained.policy(adapt), ConfigEnvs(trained.config), todo, args.seed, workers=args.workers
+        )
+    ) as episodes:
+        for episode in episodes:
+            journal.add(keys[episode.mode], episode)
+            played.append(episode)
+            progress.advance(episode)
+    return played
+
+
+def with_media(trained: Run, args: argparse.Namespace) -> Run:
+    """The run with the test media that the user gave instead of its own."""
+    given = {name: getattr(args, name) for name in ("videos", "colors") if getattr(args, name) is not None}
+    return dataclasses.replace(trained, config=dataclasses.replace(trained.config, **given))
+
+
+def check_adapt(trained: Run, adapt: bool | None) -> None:
+    if adapt and not trained.config.row.adapts:
+        raise UserError(f"{trained.config.method} does not adapt at test time; leave --adapt out")
+
+
+def parse_modes(text: str) -> list[str]:
+    """Known modes, comma-separated."""
+    return [Mode.parse(name.strip()).name for name in text.split(",") if name.strip()]
+
+
+def default_workers() -> int:
+    """The CPUs this process may use, but no more than eight: each worker takes some hundred MB."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, 8)
+
+
+def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
+    """Where the mode's videos or colours come from, as JSON; None if it needs none."""
+    parsed = Mode.parse(mode)
+    if parsed.family == "video":
+        from softaug.media import video_source
+
+        return video_source(str(parsed.level), config.videos or None).describe()
+    if parsed.family == "color":
+        from softaug.envs.color import color_settings
+
+        settings, kind = color_settings(parsed, config.colors or None)
+        content = [{key: rgb.tolist() for key, rgb in setting.items()} for setting in settings or []]
+        return {"kind": kind, "settings": len(content), "sha256": _hash(content)}
+    return None
+
+
+def media_note(kind: str | None) -> str:
+    """The plain sentence that keeps numbers from being compared that must not be."""
+    return {None: "", "official": "", "procedural": PROCEDURAL_NOTE}.get(kind, OWN_MEDIA_NOTE)
+
+
+def episode_key(trained: Run, seed: int, adapt: bool, media: dict[str, Any] | None) -> str:
+    """A hash of everything an episode's return depends on besides its mode and number."""
+    names = ("task", "method", "image_size", "crop_size", "frame_stack", "action_repeat", "render")
+    settings = {name: getattr(trained.config, name) for name in names}
+    return _hash([trained.sha256, seed, adapt, media, settings, softaug.__version__])
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _default_path(trained: Run, args: argparse.Namespace, modes: Sequence[str]) -> Path:
+    """In RUN/eval, so that other checkpoints, seeds, modes or media get files of their own."""
+    name = f"{trained.checkpoint.name}-seed{args.seed}-{args.episodes}ep"
+    if modes != DEFAULT_MODES.split(","):
+        name += "-" + "+".join(modes)
+    if args.videos is not None or args.colors is not None:
+        name += "-media" + _hash([args.videos, args.colors])[:8]
+    if args.adapt is not None:
+        name += "-adapt" if args.adapt else "-no_adapt"
+    return args.run_dir / "eval" / f"{name}.json"
+
+
+def journal_path(out: Path, trained: Run, args: argparse.Namespace) -> Path:
+    """Beside the output; one for all default-named results of a checkpoint and seed, which share episodes."""
+    name = out.stem if args.out is not None else f"{trained.checkpoint.name}-seed{args.seed}"
+    return out.with_name(f"{name}.episodes.jsonl")
+
+
+class Journal:
+    """Finished episodes, one JSON line each; a line that a killed process left unfinished is passed over."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._episodes: dict[tuple[str, str, int], Episode] = {}
+        text = path.read_text(errors="replace") if path.exists() else ""
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                values = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            try:
+                key = values.pop("key")
+                episode = Episode(**values)
+            except (AttributeError, KeyError, TypeError):
+                raise UserError(
+                    f"line {number} of {path} is no episode of an evaluation; move the file away"
+                ) from None
+            self._episodes[key, episode.mode, episode.episode] = episode
+        self._file = path.open("a")
+        if text and not text.endswith("\n"):
+            self._file.write("\n")
+
+    def get(self, key: str, mode: str, episode: int) -> Episode | None:
+        return self._episodes.get((key, mode, episode))
+
+    def add(self, key: str, episode: Episode) -> None:
+        self._file.write(json.dumps({"key": key, **episode.to_json()}) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class EpisodeProgress:
+    """On stderr: a bar with rate and time left on a terminal, else a line now and then."""
+
+    def __init__(self, total: int):
+        self.total, self.done, self._played, self._decisions = total, 0, 0, 0
+        self._start = self._last_line = time.monotonic()
+        self._console = Console(file=sys.stderr, highlight=False)
+        self._bar = Progress(
+            TextColumn("[bold]{task.description:<22}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("episodes  {task.fields[rate]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=total, rate="")
+
+    def advance(self, episode: Episode, *, reused: bool = False) -> None:
+        self.done += 1
+        if not reused:
+            self._played += 1
+            self._decisions += episode.decisions
+        text = f"{episode.mode} {episode.episode}: {episode.total:.1f}"
+        self._bar.update(self._task, completed=self.done, description=text, rate=self._rate())
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._last_line >= PLAIN_SECONDS:
+            self._last_line = now
+            self.say(f"{self.done}/{self.total} episodes  {self._rate()}  {text}")
+
+    def say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False)
+
+    def _rate(self) -> str:
+        if not self._played:
+            return ""
+        seconds = time.monotonic() - self._start
+        left = timedelta(seconds=round(seconds / self._played * (self.total - self.done)))
+        return f"{self._decisions / seconds:.0f} decisions/s  ETA {left}"
+
+    def __enter__(self) -> EpisodeProgress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+
+def _print_table(report: dict[str, Any], rows: Sequence[dict[str, Any]], out: Path) -> None:
+    console = Console(highlight=False)
+    adapts = any(row["adapt"] for row in rows)
+    table = Table(
+        title=f"{report['task']}, {report['method']}, {report['decisions']} decisions of training",
+        title_justify="left",
+        title_style="bold",
+    )
+    table.add_column("mode")
+    if adapts:
+        table.add_column("adaptation")
+    table.add_column("return, mean ± std", justify="right")
+    for name in ("episodes", "decisions"):
+        table.add_column(name, justify="right")
+    table.add_column("media")
+    for row in _by_mode(rows):
+        cells = [row["mode"], *([("yes" if row["adapt"] else "no")] if adapts else [])]
+        cells += [f"{row['mean']:.1f} ± {row['std']:.1f}", str(row["episodes"]), f"{row['decisions']:,}"]
+        table.add_row(*cells, row["media"] or "–")
+    console.print(table)
+    for note in sorted({row["note"] for row in rows if row["note"]}):
+        console.print(note)
+    console.print(f"written to {out}", markup=False, soft_wrap=True)
+
+
+def _by_mode(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """With and without adaptation side by side."""
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        yield from (row for row in rows if row["mode"] == mode)

@@ -1,0 +1,56 @@
+"""``softaug export RUN``: the trained policy as one file for robots and other programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from softaug.export import FORMATS, check_format, export_policy, real_observations
+from softaug.runs import ConfigEnvs, load_run
+
+SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
+    parser.add_argument("--format", choices=FORMATS, default="onnx", help="file format")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write (default: RUN/policy.onnx or .pt)"
+    )
+    parser.add_argument(
+        "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
+    )
+    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    check_format(args.format)
+    trained = load_run(args.run_dir, args.checkpoint)
+    path = args.out or args.run_dir / f"policy{SUFFIX[args.format]}"
+    observations = real_observations(trained, ConfigEnvs(trained.config))
+    difference, metadata = export_policy(trained, path, args.format, observations)
+    facts = {
+        "file": str(path),
+        "format": args.format,
+        "bytes": path.stat().st_size,
+        "max_difference": difference,
+        "observations_checked": len(observations),
+        **metadata,
+    }
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    shape = ", ".join(map(str, metadata["observation_shape"]))
+    console.print(f"[bold]{escape(str(path))}[/bold]  {args.format}, {facts['bytes'] / 1e6:.1f} MB")
+    console.print(f"  {metadata['task']}, {metadata['method']}, after {metadata['decisions']} decisions")
+    console.print(f"  pixels uint8 (B, {shape}) -> action float32 (B, {metadata['action_dim']})")
+    console.print(
+        f"  checked against the original on {len(observations)} observations of the task and on random pixels: "
+        f"actions differ by at most {difference:.1e}"
+    )
+    return 0

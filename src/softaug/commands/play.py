@@ -1,0 +1,146 @@
+"""``softaug play RUN``: a video of a trained agent: left what the network sees, right the scene in full resolution."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from rich.console import Console
+
+from softaug.commands.eval import add_run_arguments, check_adapt, media_note, parse_modes, with_media
+from softaug.envs import MODE_NAMES
+from softaug.errors import UserError
+from softaug.evaluate import Recorder, newest_frame, play_episodes, tasks_of
+from softaug.runs import ConfigEnvs, load_run
+
+GAP = 4
+"""Black pixels between the two pictures."""
+
+
+class Filmed(gymnasium.Wrapper):
+    """Records every frame of `env` beside that of `large`, the same episode rendered larger.
+
+    Both environments get the same seeds and actions, so they are in the same state; only `env` is seen by the agent.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        large: gymnasium.Env | None,
+        recorder: Recorder,
+        *,
+        size: int,
+        crop_size: int,
+    ):
+        super().__init__(env)
+        self.large, self.recorder, self.size, self.crop_size = large, recorder, size, crop_size
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._film(obs, None if self.large is None else self.large.reset(seed=seed, options=options)[0])
+        return obs, info
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        self._film(result[0], None if self.large is None else self.large.step(action)[0])
+        return result
+
+    def close(self) -> None:
+        self.env.close()
+        if self.large is not None:
+            self.large.close()
+
+    def _film(self, obs: np.ndarray, large_obs: np.ndarray | None) -> None:
+        seen = newest_frame(obs)
+        margin = (len(seen) - self.crop_size) // 2
+        pictures = [
+            enlarge(seen[margin : margin + self.crop_size, margin : margin + self.crop_size], self.size)
+        ]
+        if large_obs is not None:
+            pictures += [np.zeros((self.size, GAP, 3), np.uint8), newest_frame(large_obs)]
+        self.recorder.add(np.concatenate(pictures, axis=1))
+
+
+def enlarge(picture: np.ndarray, size: int) -> np.ndarray:
+    """A square picture (H, H, 3) as (size, size, 3), every pixel a sharp block: what the network gets, no more."""
+    index = np.arange(size) * len(picture) // size
+    return picture[index][:, index]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
+    parser.add_argument("--mode", default="train", choices=MODE_NAMES, help="what the world looks like")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="video to write")
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="episodes, one after the other")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed; plays the episodes that eval plays"
+    )
+    parser.add_argument("--size", type=int, default=480, metavar="PIXELS", help="height of the video")
+    parser.add_argument("--fps", type=float, default=25.0, metavar="N", help="decisions shown per second")
+    parser.add_argument(
+        "--large",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also render the scene in full resolution",
+    )
+    add_run_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the returns as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    trained = with_media(load_run(args.run_dir, args.checkpoint), args)
+    check_adapt(trained, args.adapt)
+    adapt = trained.config.row.adapts if args.adapt is None else args.adapt
+    if args.out.suffix.lower() != ".mp4":
+        raise UserError(f"{args.out} is no .mp4 file; give --out a name that ends in .mp4")
+    if not 16 <= args.size <= 1024 or args.size % 2:
+        raise UserError(f"--size must be an even number from 16 to 1024, not {args.size}")
+    if not 0 < args.fps <= 240:
+        raise UserError(f"--fps must lie between 0 and 240, not {args.fps:g}")
+    tasks = tasks_of(parse_modes(args.mode), args.episodes)
+
+    with Recorder(args.out, fps=args.fps, min_size=args.size) as recorder:
+
+        def filmed(mode: str, seed: int) -> gymnasium.Env:
+            config = trained.config
+            crop_size = min(config.crop_size, args.size)
+            larger = dataclasses.replace(config, image_size=args.size, crop_size=crop_size, frame_stack=1)
+            large = ConfigEnvs(larger)(mode, seed) if args.large else None
+            small = ConfigEnvs(config)(mode, seed)
+            return Filmed(small, large, recorder, size=args.size, crop_size=config.crop_size)
+
+        episodes = list(play_episodes(trained.policy(adapt), filmed, tasks, args.seed))
+    facts = {
+        "file": str(args.out),
+        "task": trained.config.task,
+        "method": trained.config.method,
+        "mode": args.mode,
+        "adapt": adapt,
+        "decisions_of_training": trained.decisions,
+        "media": episodes[0].media,
+        "note": media_note(episodes[0].media),
+        "episodes": [episode.to_json() for episode in episodes],
+    }
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    console = Console(highlight=False)
+    for episode in episodes:
+        look = episode.info.get("video") or ""
+        console.print(
+            f"{args.mode}, episode {episode.episode}: return {episode.total:.1f} in {episode.decisions} decisions"
+            + (f"  ({Path(str(look)).name})" if look else ""),
+            markup=False,
+            soft_wrap=True,
+        )
+    if facts["note"]:
+        console.print(facts["note"])
+    console.print(f"written to {args.out}", markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,202 @@
+"""Export: encoder and policy alone as one ONNX or TorchScript file, raw pixels in, action out.
+
+    pixels: uint8 (B, 3k, H, W)  ->  action: float32 (B, A) in [-1, 1]
+
+The centre crop and the scaling of pixels are part of the file, so whoever runs it needs neither softaug nor
+PyTorch (ONNX). The file is written only after its actions were compared with the original's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import softaug
+from softaug.augment import center_crop
+from softaug.envs import action_repeat
+from softaug.errors import UserError
+from softaug.evaluate import EnvFactory, Task
+from softaug.policy import MeanPolicy
+from softaug.runs import Run, action_dim, observation_shape
+
+FORMATS = ("onnx", "torchscript")
+TOLERANCE = 1e-4
+"""Largest difference of an action in [-1, 1] that float32 arithmetic in another order may explain."""
+METADATA_FILE = "softaug.json"
+"""Name of the metadata inside a TorchScript file (`_extra_files` of torch.jit.load)."""
+
+
+class ExportedPolicy(nn.Module):
+    """`MeanPolicy.forward` without the encoder's split of large batches, which would fix the batch size."""
+
+    def __init__(self, policy: MeanPolicy):
+        super().__init__()
+        self.encoder, self.actor, self.crop_size = policy.encoder, policy.actor, policy.crop_size
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        mean, _ = self.actor(self.encoder.features(center_crop(pixels, self.crop_size)))
+        return torch.tanh(mean)
+
+
+def check_format(format: str) -> None:
+    """Refuse an unknown format, or one whose packages are not installed."""
+    if format not in FORMATS:
+        raise UserError(f"unknown export format {format!r}; choose one of {', '.join(FORMATS)}")
+    needed = ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ()
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise UserError(
+            f"exporting to ONNX needs {' and '.join(missing)}; install with `pip install softaug[export]`"
+        )
+
+
+def export_policy(
+    run: Run, path: Path, format: str, observations: np.ndarray
+) -> tuple[float, dict[str, Any]]:
+    """Write `run`'s policy to `path`; returns the largest difference to the original's actions, and the metadata.
+
+    observations: uint8 (B, 3k, H, W) to compare on, besides random pixels.
+    """
+    check_format(format)
+    if path.is_dir():
+        raise UserError(f"{path} is a directory; give the name of the file to write")
+    original = run.policy(adapt=False)()
+    assert isinstance(original, MeanPolicy)
+    metadata = describe(run)
+    example = torch.from_numpy(observations[:2])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".writing-{path.name}")
+    try:
+        write = _write_onnx if format == "onnx" else _write_torchscript
+        write(ExportedPolicy(original).eval(), example, metadata, temporary)
+        difference = _largest_difference(original, temporary, format, observations)
+        if not difference <= TOLERANCE:
+            raise RuntimeError(
+                f"the exported policy's actions differ by {difference:.2g} from the original's (at most "
+                f"{TOLERANCE:.0e} is rounding); nothing was written"
+            )
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return difference, metadata
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """What whoever runs the file must know to feed it."""
+    config = run.config
+    return {
+        "task": config.task,
+        "method": config.method,
+        "decisions": run.decisions,
+        "observation_shape": list(observation_shape(config)),
+        "observation": "uint8 pixels, channels first; the RGB frames of a stack from oldest to newest",
+        "frame_stack": config.frame_stack,
+        "action_dim": action_dim(run.weights),
+        "action": "float32 in [-1, 1], to be mapped to the actuators' range",
+        "action_repeat": config.action_repeat or action_repeat(config.task),
+        "softaug": softaug.__version__,
+    }
+
+
+def real_observations(
+    run: Run, env_factory: EnvFactory, modes: Sequence[str] = ("train", "color_hard"), count: int = 8
+) -> np.ndarray:
+    """`count` observations the policy meets at the start of an episode in each of `modes`: (B, 3k, H, W)."""
+    policy = run.policy(adapt=False)()
+    collected = []
+    for mode in modes:
+        env_seed, _ = Task(mode, 0).seeds(0)
+        env = env_factory(mode, env_seed)
+        try:
+            obs, _ = env.reset(seed=env_seed, options={"episode": 0})
+            for _ in range(count):
+                collected.append(obs)
+                obs, _, terminated, truncated, _ = env.step(policy.act(obs))
+                if terminated or truncated:
+                    break
+        finally:
+            env.close()
+    return np.stack(collected)
+
+
+def _write_onnx(module: nn.Module, example: Tensor, metadata: Mapping[str, Any], path: Path) -> None:
+    import onnx
+
+    with _quiet_exporter():
+        program = torch.onnx.export(
+            module,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=["pixels"],
+            output_names=["action"],
+            dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
+        )
+    assert program is not None
+    model = program.model_proto
+    for key, value in metadata.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+
+
+def _write_torchscript(module: nn.Module, example: Tensor, metadata: Mapping[str, Any], path: Path) -> None:
+    # Traced, not scripted: the networks have no data-dependent control flow, and the batch size stays free.
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # TorchScript is frozen, but still runs everywhere
+        traced = torch.jit.trace(module, example)
+        torch.jit.save(traced, str(path), _extra_files={METADATA_FILE: json.dumps(metadata)})
+
+
+def _largest_difference(original: MeanPolicy, path: Path, format: str, observations: np.ndarray) -> float:
+    """Over real observations, one of them alone, and a random batch larger than any the encoder takes whole."""
+    if format == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+        def exported(pixels: np.ndarray) -> np.ndarray:
+            return session.run(["action"], {"pixels": pixels})[0]
+
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            script = torch.jit.load(str(path))
+
+        def exported(pixels: np.ndarray) -> np.ndarray:
+            return script(torch.from_numpy(pixels)).numpy()
+
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (70, *observations.shape[1:]), dtype=np.uint8)
+    differences = []
+    with torch.inference_mode():
+        for pixels in (observations, observations[-1:], noise):
+            expected = original(torch.from_numpy(pixels)).numpy()
+            differences.append(float(np.abs(exported(pixels) - expected).max()))
+    return max(differences)
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """The exporter tells of optional packages it does not find and of its own deprecations: not the user's concern."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
