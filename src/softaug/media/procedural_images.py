@@ -50,7 +50,7 @@ def pink_field(side: int, exponent: float, rng: np.random.Generator) -> np.ndarr
 def random_colour(rng: np.random.Generator) -> np.ndarray:
     """A colour as scenes have them, float32 (3,) in 0..1: every brightness, saturation mostly low, warm or cool."""
     brightness = rng.uniform(0.08, 0.95)
-    saturation = rng.beta(1.3, 3.0)
+    saturation = rng.beta(1.2, 3.8)
     hue = rng.uniform(0.0, 2 * np.pi)
     chroma = np.cos(hue - np.array([0.0, 2.0, 4.0]) * np.pi / 3)
     return np.clip(brightness * (1 + saturation * chroma), 0.0, 1.0).astype(np.float32)
@@ -131,8 +131,8 @@ class ProceduralImages:
         columns = (x * level_side[:, None]).astype(np.int64)
         order = rng.permuted(np.tile(np.arange(3), (count, 1)), axis=1).tolist()
         # Contrast and tint: value * gain + offset in 1/256 units, inside 0..255 by construction.
-        low = rng.uniform(0.0, 0.25, (count, 1)) * rng.uniform(0.5, 1.0, (count, 3))
-        high = 1.0 - rng.uniform(0.0, 0.25, (count, 1)) * rng.uniform(0.0, 1.0, (count, 3))
+        low = rng.uniform(0.0, 0.15, (count, 1)) * rng.uniform(0.5, 1.0, (count, 3))
+        high = 1.0 - rng.uniform(0.0, 0.15, (count, 1)) * rng.uniform(0.0, 1.0, (count, 3))
         gain = np.round((high - low) * 256).astype(np.uint16)
         offset = np.floor(low * 255 * 256).astype(np.uint16)
 
@@ -185,6 +185,7 @@ class ProceduralImages:
     def _make_noise(self, rng: np.random.Generator) -> np.ndarray:
         """Noise between two colours along the first field, a little of a third along the second."""
         first, second, third = (random_colour(rng) for _ in range(3))
+        second = second if abs(second.mean() - first.mean()) > 0.25 else 1 - second  # keep some contrast
         along = 0.5 + 0.35 * self._field(rng)[..., None]
         across = 0.12 * self._field(rng)[..., None]
         return first + (second - first) * along + (third - 0.5) * across
@@ -203,7 +204,7 @@ class ProceduralImages:
 
     def _make_leaves(self, rng: np.random.Generator) -> np.ndarray:
         """Dead leaves over the whole picture."""
-        return self._add_leaves(self._make_gradient(rng), int(rng.integers(60, 350)), SIDE * 0.45, rng)
+        return self._add_leaves(self._make_gradient(rng), int(rng.integers(120, 500)), SIDE * 0.45, rng)
 
     def _make_landscape(self, rng: np.random.Generator) -> np.ndarray:
         """Sky above, textured ground below an uneven horizon, some leaves in front."""
@@ -233,6 +234,6 @@ class ProceduralImages:
         for outline, fill in zip(outlines, fills.astype(int).tolist(), strict=True):
             draw.polygon(outline, fill=tuple(fill))
         drawn = np.asarray(image, np.float32) / 255.0
-        texture = 1.0 + drawn[..., 3:] * rng.uniform(0.0, 0.35) * self._field(rng)[..., None]
+        texture = 1.0 + drawn[..., 3:] * rng.uniform(0.1, 0.6) * self._field(rng)[..., None]
         light = 1.0 + rng.uniform(0.0, 0.15) * self._field(rng)[..., None]
         return drawn[..., :3] * texture * light

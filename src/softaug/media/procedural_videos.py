@@ -41,13 +41,15 @@ SIDE = 320  # of a texture, pixels; the camera sees less than half of it at a ti
 CACHED_VIDEOS = 32  # built videos kept by a source, about 2 MB each
 
 
-def lattice_noise(side: int, octaves: int, rng: np.random.Generator, cells: int = 2) -> np.ndarray:
+def lattice_noise(
+    side: int, octaves: int, rng: np.random.Generator, cells: int = 2, roughness: float = 0.55
+) -> np.ndarray:
     """Smooth noise in 0..1, float32 (side, side): random grids of doubling fineness, interpolated and summed."""
     total = np.zeros((side, side), np.float32)
     for octave in range(octaves):
         grid = rng.random((cells * 2**octave + 3,) * 2, dtype=np.float32)
         fine = Image.fromarray(grid).resize((side, side), Image.Resampling.BICUBIC)
-        total += np.asarray(fine) * 0.55**octave
+        total += np.asarray(fine) * roughness**octave
     total -= total.min()
     return total / total.max()
 
@@ -60,7 +62,7 @@ def palette(count: int, rng: np.random.Generator) -> np.ndarray:
         + rng.normal(0, 0.3, count)
     )
     light = np.sort(rng.uniform(0.1, 0.95, count))[:: rng.choice([-1, 1])]
-    strength = rng.beta(1.5, 2.5, count) * 0.9
+    strength = rng.beta(1.5, 3.0, count) * 0.75
     chroma = np.cos(hue[:, None] - np.array([0.0, 2.0, 4.0]) * np.pi / 3)
     return np.clip(light[:, None] * (1 + strength[:, None] * chroma), 0, 1).astype(np.float32)
 
@@ -79,7 +81,7 @@ def to_image(pixels: np.ndarray) -> Image.Image:
 
 def terrain_texture(rng: np.random.Generator) -> Image.Image:
     """Warped noise, coloured by height and lit from one side."""
-    height = lattice_noise(SIDE, 7, rng)
+    height = lattice_noise(SIDE, 7, rng, roughness=rng.uniform(0.5, 0.7))
     warp_y, warp_x = (lattice_noise(SIDE, 3, rng) - 0.5 for _ in range(2))
     y, x = np.mgrid[0:SIDE, 0:SIDE]
     reach = SIDE * rng.uniform(0.1, 0.4)
@@ -116,7 +118,9 @@ def cells_texture(rng: np.random.Generator) -> Image.Image:
     colours = hues[rng.integers(len(hues), size=count)] * rng.uniform(0.6, 1.2, (count, 1)).astype(np.float32)
     border = np.clip((second - nearest) * rng.uniform(2, 12), 0, 1)[..., None]
     shade = (
-        1 - rng.uniform(0.1, 0.6) * nearest[..., None] + 0.3 * (lattice_noise(SIDE, 7, rng)[..., None] - 0.5)
+        1
+        - rng.uniform(0.1, 0.6) * nearest[..., None]
+        + rng.uniform(0.4, 1.2) * (lattice_noise(SIDE, 7, rng, roughness=0.75)[..., None] - 0.5)
     )
     return to_image(colours[owner] * shade * (rng.uniform(0.2, 0.9) + (1 - rng.uniform(0.2, 0.9)) * border))
 
@@ -147,7 +151,7 @@ def facade_texture(rng: np.random.Generator) -> Image.Image:
     light = (
         0.7
         + 0.6 * lattice_noise(SIDE, 2, rng)[..., None]
-        + 0.25 * (lattice_noise(SIDE, 8, rng)[..., None] - 0.5)
+        + rng.uniform(0.2, 0.8) * (lattice_noise(SIDE, 7, rng, roughness=0.75)[..., None] - 0.5)
     )
     return to_image(np.asarray(image, np.float32) / 255 * light)
 
@@ -181,7 +185,7 @@ class ProceduralVideo:
         self._height, self._width = height, width
         self._length = int(rng.integers(240, 481))
         # A closed path: whole numbers of turns, so that the last frame leads back to the first.
-        self._turns = rng.choice([-1, 1], 4) * rng.integers(1, 3, 4)
+        self._turns = rng.choice([-1, 1], 4) * np.array([1, *rng.integers(1, 3, 3)])
         self._phases = rng.uniform(0, 2 * np.pi, 4)
         self._reach = rng.uniform(0.5, 1.0, 4)
         builders = {
