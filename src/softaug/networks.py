@@ -6,6 +6,7 @@ Sizes of the paper: pixels (B, 9, 84, 84) -> features (B, 32, 21, 21) -> project
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import TypeVar
@@ -166,5 +167,7 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 def feature_shape(encoder: nn.Module, obs_shape: Sequence[int]) -> tuple[int, ...]:
     """What the encoder makes of one observation of `obs_shape` (without the batch dimension)."""
     device = next(encoder.parameters()).device
+    # A copy: trying it out must not move the BatchNorm statistics or the mode of someone's encoder.
+    trial = copy.deepcopy(encoder).eval()
     with torch.no_grad():
-        return tuple(encoder(torch.zeros(1, *obs_shape, device=device)).shape[1:])
+        return tuple(trial(torch.zeros(1, *obs_shape, device=device)).shape[1:])
