@@ -21,7 +21,7 @@ from softaug.networks import ema_update, feature_shape, initialise
 class SodaTask(nn.Module):
     """The auxiliary task on any encoder.
 
-    encoder: f_theta, pixels (B, C, H, W) in 0..255 -> features of any shape; it is shared, not copied.
+    encoder: f_theta, float32 pixels (B, C, H, W) in 0..255 -> features of any shape; it is shared, not copied.
     weak: the view both branches get, drawn independently for each (None: the observation as it is).
     strong: the augmentation t. obs_shape: (C, H, W) as the encoder sees it, i.e. after `weak`.
     """
@@ -54,8 +54,8 @@ class SodaTask(nn.Module):
 
     def loss(self, observations: Tensor, generator: torch.Generator) -> Tensor:
         """Algorithm 1, lines 6-9, for o ~ B: a scalar between 0 and 4."""
-        o = self._weak(observations, generator)
-        o_prime = self.strong(self._weak(observations, generator), generator)
+        o = self._weak(observations, generator).to(torch.float32)
+        o_prime = self.strong(self._weak(observations, generator), generator).to(torch.float32)
         z_hat = self.h_theta(self.g_theta(self.f_theta(o_prime).flatten(1)))
         with torch.no_grad():  # no gradient into z*
             z_star = self.g_psi(self.f_psi(o).flatten(1))
