@@ -1,0 +1,294 @@
+"""SAC: who gets gradients, what reaches the Bellman target, and the arithmetic of both."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import (
+    ACTION_DIM,
+    pixels,
+    replay_for,
+    same,
+    snapshot,
+    tiny_agent,
+    with_gradient,
+    without_gradient,
+)
+from torch import Tensor
+
+from softaug.methods import METHODS
+from softaug.sac import SAC
+
+
+def tiny_sac() -> SAC:
+    return tiny_agent("sac").sac
+
+
+def view(batch: int = 5, seed: int = 0) -> Tensor:
+    return pixels(batch, 6, 12, 12, seed=seed)
+
+
+def actions(batch: int = 5) -> Tensor:
+    return torch.rand(batch, ACTION_DIM, generator=torch.Generator().manual_seed(7)) * 2 - 1
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# --- gradients -------------------------------------------------------------------------------------------
+
+
+def test_critic_loss_reaches_encoder_projection_and_both_q_functions_only():
+    sac = tiny_sac()
+    sac.critic_loss(view(), actions(), torch.randn(5, 1)).backward()
+    assert with_gradient(sac.encoder)
+    assert (
+        with_gradient(sac.critic.projection) and with_gradient(sac.critic.q1) and with_gradient(sac.critic.q2)
+    )
+    assert without_gradient(sac.actor) and without_gradient(sac.target_encoder)
+    assert without_gradient(sac.target_critic) and sac.log_alpha.grad is None
+
+
+def test_actor_loss_leaves_the_encoder_without_gradient():
+    sac = tiny_sac()
+    actor_loss, alpha_loss, _ = sac.actor_losses(view(), generator())
+    (actor_loss + alpha_loss).backward()
+    assert without_gradient(sac.encoder)
+    assert with_gradient(sac.actor.projection) and with_gradient(sac.actor.mlp)
+    assert sac.log_alpha.grad is not None
+
+
+def test_actor_update_moves_actor_and_temperature_only():
+    sac = tiny_sac()
+    before = {name: snapshot(part) for name, part in sac.named_children()}
+    log_alpha = sac.log_alpha.detach().clone()
+    sac.update_actor(view(), generator())
+    assert without_gradient(sac.encoder) and without_gradient(sac.critic)
+    for name, part in sac.named_children():
+        assert same(snapshot(part), before[name]) == (name != "actor"), name
+    assert not torch.equal(sac.log_alpha.detach(), log_alpha)
+
+
+def test_critic_update_moves_encoder_and_critic_only():
+    sac = tiny_sac()
+    before = {name: snapshot(part) for name, part in sac.named_children()}
+    sac.update_critic(view(), actions(), torch.randn(5, 1))
+    for name, part in sac.named_children():
+        assert same(snapshot(part), before[name]) == (name not in ("encoder", "critic")), name
+
+
+def test_the_actors_gradient_is_its_losss_gradient():
+    """update_actor takes gradients by hand; they must be those of a plain backward."""
+    sac = tiny_sac()
+    twin = copy.deepcopy(sac.actor)
+    actor_loss, _, _ = sac.actor_losses(view(), generator(3))
+    expected = torch.autograd.grad(actor_loss, list(sac.actor.parameters()))
+    sac.update_actor(view(), generator(3))
+    for parameter, old, gradient in zip(sac.actor.parameters(), twin.parameters(), expected, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+        # Adam's first step is the learning rate times the sign of the gradient.
+        large = gradient.abs() > 1e-4
+        torch.testing.assert_close((old - parameter)[large], 1e-3 * gradient.sign()[large], rtol=0, atol=2e-6)
+
+
+def test_the_bellman_target_carries_no_gradient():
+    sac = tiny_sac()
+    target = sac.bellman_target(view(), torch.zeros(5, 1), torch.ones(5, 1), generator())
+    assert not target.requires_grad and target.shape == (5, 1)
+
+
+# --- arithmetic ------------------------------------------------------------------------------------------
+
+
+def test_bellman_target_by_hand(monkeypatch):
+    """r + discount (min(q1, q2) - alpha log pi): 1 + 0.9 (2 - 0.1 * 3) = 2.53; a real end keeps only r."""
+    sac = tiny_sac()
+
+    def sample(features: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.zeros(2, ACTION_DIM), torch.tensor([[3.0], [3.0]])
+
+    def q_functions(features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tensor([[2.0], [5.0]]), torch.tensor([[4.0], [1.0]])
+
+    monkeypatch.setattr(sac.actor, "sample", sample)
+    monkeypatch.setattr(sac.target_critic, "forward", q_functions)
+    reward, discount = torch.tensor([[1.0], [-2.0]]), torch.tensor([[0.9], [0.0]])
+    target = sac.bellman_target(view(2), reward, discount, generator())
+    torch.testing.assert_close(target, torch.tensor([[2.53], [-2.0]]))
+
+
+def test_bellman_target_uses_the_online_policy_and_the_target_q_functions():
+    sac = tiny_sac()
+    for part in (sac.target_encoder, sac.target_critic):  # make online and target differ
+        for parameter in part.parameters():
+            parameter.data.add_(0.05 * torch.randn(parameter.shape, generator=generator(parameter.numel())))
+    next_view, reward, discount = view(), torch.randn(5, 1, generator=generator(1)), torch.full((5, 1), 0.97)
+    with torch.no_grad():
+        action, log_prob = sac.actor.sample(sac.encoder(next_view), generator(2))
+        q1, q2 = sac.target_critic(sac.target_encoder(next_view), action)
+        expected = [
+            float(reward[i]) + 0.97 * (min(float(q1[i]), float(q2[i])) - 0.1 * float(log_prob[i]))
+            for i in range(5)
+        ]
+    target = sac.bellman_target(next_view, reward, discount, generator(2))
+    torch.testing.assert_close(target[:, 0], torch.tensor(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_critic_loss_is_the_sum_of_both_mean_squared_errors():
+    sac, target = tiny_sac(), torch.randn(5, 1, generator=generator(1))
+    with torch.no_grad():
+        q1, q2 = sac.critic(sac.encoder(view()), actions())
+        naive = sum((float(q[i]) - float(target[i])) ** 2 / 5 for q in (q1, q2) for i in range(5))
+        assert float(sac.critic_loss(view(), actions(), target)) == pytest.approx(naive, rel=1e-5)
+
+
+def test_actor_and_temperature_losses():
+    sac = tiny_sac()
+    with torch.no_grad():
+        features = sac.encoder(view())
+        action, log_prob = sac.actor.sample(features, generator(4))
+        q1, q2 = sac.critic(features, action)
+        actor_loss, alpha_loss, entropy = sac.actor_losses(view(), generator(4))
+        naive = sum(0.1 * float(log_prob[i]) - min(float(q1[i]), float(q2[i])) for i in range(5)) / 5
+    assert float(actor_loss) == pytest.approx(naive, rel=1e-4, abs=1e-5)
+    assert float(entropy) == pytest.approx(-float(log_prob.mean()), rel=1e-5)
+    assert float(alpha_loss) == pytest.approx(0.1 * (-float(log_prob.mean()) + ACTION_DIM), rel=1e-5)
+    assert sac.target_entropy == -ACTION_DIM
+    assert float(sac.alpha) == pytest.approx(0.1)
+
+
+def test_the_temperature_rises_when_entropy_is_below_its_target(monkeypatch):
+    sac = tiny_sac()
+
+    def certain(features: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        mean, _ = sac.actor(features)
+        return torch.tanh(mean), mean.sum(1, keepdim=True) * 0 + 10.0  # entropy -10 < -2
+
+    monkeypatch.setattr(sac.actor, "sample", certain)
+    sac.update_actor(view(), generator())
+    assert float(sac.alpha) > 0.1
+
+
+def test_targets_move_with_their_own_tau():
+    sac = tiny_sac()
+    sac.update_critic(view(), actions(), torch.randn(5, 1))
+    taus = {"encoder": 0.05, "critic.projection": 0.05, "critic.q1": 0.01, "critic.q2": 0.01}
+    for name, tau in taus.items():
+        online, target = sac.get_submodule(name), sac.get_submodule(f"target_{name}")
+        taus[name] = (tau, snapshot(online), snapshot(target), target)
+    sac.update_target()
+    for tau, online, old, target in taus.values():
+        for key, new in snapshot(target).items():
+            exact = (1 - tau) * old[key].double() + tau * online[key].double()
+            torch.testing.assert_close(new.double(), exact, rtol=3e-7, atol=1e-9)
+
+
+def test_optimisers_have_the_papers_rates_and_betas():
+    optimisers = tiny_agent("soda").optimisers
+    found = {name: (o.param_groups[0]["lr"], o.param_groups[0]["betas"]) for name, o in optimisers.items()}
+    assert found == {
+        "actor": (1e-3, (0.9, 0.999)),
+        "critic": (1e-3, (0.9, 0.999)),
+        "alpha": (1e-4, (0.5, 0.999)),
+        "auxiliary": (3e-4, (0.9, 0.999)),
+    }
+
+
+# --- where strong views go -------------------------------------------------------------------------------
+
+
+class Poison:
+    """A strong augmentation whose views are NaN: whatever they touch shows."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        self.calls += 1
+        return torch.full_like(obs, torch.nan, dtype=torch.float32)
+
+
+WITH_STRONG = [name for name, row in METHODS.items() if row.strong is not None]
+
+
+@pytest.mark.parametrize("method", WITH_STRONG)
+def test_strong_views_reach_exactly_what_the_row_says(method, monkeypatch):
+    row, agent, poison = METHODS[method], tiny_agent(method), Poison()
+    agent.strong = poison
+    if agent.auxiliary is not None:
+        agent.auxiliary.strong = poison
+    actor_views = []
+    monkeypatch.setattr(agent.sac, "update_actor", lambda view, generator: actor_views.append(view) or {})
+    metrics = agent.update(replay_for(method))
+    in_rl = "rl" in row.strong_in
+    assert bool(metrics["target_q"].isnan()) == in_rl
+    assert bool(metrics["critic_loss"].isnan()) == (in_rl or "critic" in row.strong_in)
+    assert bool(actor_views[0].float().isnan().any()) == in_rl
+    if agent.auxiliary is not None:
+        assert metrics["aux_loss"].isnan()
+    assert poison.calls == 2 * in_rl + ("critic" in row.strong_in) + ("aux" in row.strong_in)
+
+
+def test_strong_rl_views_are_drawn_for_observation_and_next_observation_apart():
+    agent = tiny_agent("sac_conv")
+    seen = []
+    strong = agent.strong
+    agent.strong = lambda obs, generator: seen.append(obs) or strong(obs, generator)
+    agent.update(replay_for("sac_conv"))
+    assert len(seen) == 2 and not torch.equal(seen[0], seen[1])
+
+
+def test_svea_loss_is_half_clean_and_half_strong():
+    sac, target = tiny_sac(), torch.randn(5, 1, generator=generator(1))
+    with torch.no_grad():
+        clean = sac.critic_loss(view(seed=0), actions(), target)
+        strong = sac.critic_loss(view(seed=1), actions(), target)
+        both = sac.critic_loss(view(seed=0), actions(), target, strong_view=view(seed=1))
+    assert not torch.equal(clean, strong)
+    torch.testing.assert_close(both, 0.5 * clean + 0.5 * strong)
+
+
+def after_updates(agent, method: str, updates: int = 5) -> dict[str, Tensor]:
+    replay = replay_for(method)
+    for _ in range(updates):
+        agent.update(replay)
+    return snapshot(agent.sac)
+
+
+def test_svea_without_its_strong_view_is_drq_bit_for_bit():
+    svea = tiny_agent("svea_conv")
+    svea.strong = None
+    assert same(after_updates(svea, "drq"), after_updates(tiny_agent("drq"), "drq"))
+
+
+def test_svea_with_an_identical_strong_view_is_drq_up_to_rounding():
+    """Half of the loss twice is the loss; only the order of sums in the gradient may differ."""
+    svea = tiny_agent("svea_conv")
+    svea.strong = lambda obs, generator: obs
+    expected = after_updates(tiny_agent("drq"), "drq", updates=1)
+    for name, tensor in after_updates(svea, "drq", updates=1).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4)
+
+
+def test_svea_with_its_strong_view_is_not_drq():
+    assert not same(after_updates(tiny_agent("svea_conv"), "drq"), after_updates(tiny_agent("drq"), "drq"))
+
+
+def test_sac_is_what_soda_does_without_its_auxiliary_task():
+    """The RL half of SODA is SAC: same draws, same weights, when the auxiliary task is taken away."""
+    soda = tiny_agent("soda_conv")
+    soda.auxiliary = None
+    assert same(after_updates(soda, "sac"), after_updates(tiny_agent("sac"), "sac"))
+
+
+def test_mse_target_is_not_broadcast():
+    """(B, 1) against (B,) would silently become (B, B); shapes of everything that meets in the loss."""
+    sac = tiny_sac()
+    q1, q2 = sac.critic(sac.encoder(view()), actions())
+    target = sac.bellman_target(view(), torch.zeros(5, 1), torch.ones(5, 1), generator())
+    assert q1.shape == q2.shape == target.shape == (5, 1)
+    assert F.mse_loss(q1, target, reduction="none").shape == (5, 1)
