@@ -8,9 +8,12 @@ hardly any memory of their own. The cache is bounded: the files used least recen
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -147,8 +150,6 @@ def videos_in(folder: Path) -> list[Path]:
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
     """Sort key by which video2 comes before video10."""
-    import re
-
     return [
         (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
     ]
@@ -156,28 +157,41 @@ def _natural(text: str) -> list[tuple[int, int, str]]:
 
 def cached_frames(path: Path, height: int, width: int) -> np.ndarray:
     """Frames of a video at a size, uint8 (N, height, width, 3): from the cache, or decoded into it."""
-    frame_bytes = height * width * 3
     target = _cache_file(path, height, width)
-    if not target.is_file() or target.stat().st_size == 0:
+    try:
+        frames = _mapped(target, height, width)
+    except FileNotFoundError:
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".decoding-")
-        except OSError:
-            # No place for a cache (read-only home): keep the frames of this video in memory.
+            _decode_into(target, path, height, width)
+            frames = _mapped(target, height, width)
+        except OSError as error:
+            warnings.warn(
+                f"{path.name} is kept in memory: no cache in {target.parent} ({error})", stacklevel=2
+            )
             return np.stack([resize_bilinear(frame, height, width) for frame in _first_frames(path)])
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                for frame in _first_frames(path):
-                    file.write(resize_bilinear(frame, height, width).tobytes())
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
         _prune(target.parent, keep=target)
-    else:
-        os.utime(target)  # used now: the oldest go first
-    count = target.stat().st_size // frame_bytes
-    return np.memmap(target, np.uint8, mode="r", shape=(count, height, width, 3))
+    with contextlib.suppress(OSError):  # a shared cache may be read-only, or another process pruned the file
+        os.utime(target)  # used now: the least recently used go first
+    return frames
+
+
+def _mapped(file: Path, height: int, width: int) -> np.ndarray:
+    count = file.stat().st_size // (height * width * 3)
+    return np.memmap(file, np.uint8, mode="r", shape=(count, height, width, 3))
+
+
+def _decode_into(target: Path, path: Path, height: int, width: int) -> None:
+    """Write all frames beside `target`, then give the file its name: it is whole or absent."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".decoding-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for frame in _first_frames(path):
+                file.write(resize_bilinear(frame, height, width).tobytes())
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _first_frames(path: Path) -> Iterator[np.ndarray]:

@@ -1,0 +1,140 @@
+"""Procedural pictures and videos: deterministic, natural in their statistics, smooth, and disjoint."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from softaug.errors import UserError
+from softaug.media import image_source, procedural_images, procedural_videos, video_source
+
+
+@pytest.fixture(scope="module")
+def source():
+    return image_source("procedural")
+
+
+def spectrum_slope(images: np.ndarray) -> float:
+    """Slope of log power over log frequency, averaged over uint8 pictures (N, S, S, 3)."""
+    side = images.shape[1]
+    window = np.hanning(side)[:, None] * np.hanning(side)[None, :]
+    grey = images.astype(np.float64).mean(-1)
+    grey -= grey.mean(axis=(1, 2), keepdims=True)
+    power = (np.abs(np.fft.fft2(grey * window)) ** 2).mean(0)
+    frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.fftfreq(side)[None, :])
+    # Above the window's own width and below the corner of the grid.
+    used = (frequency > 2.5 / side) & (frequency < 0.4)
+    return float(np.polyfit(np.log(frequency[used]), np.log(power[used]), 1)[0])
+
+
+def test_importing_media_is_light():
+    code = "import sys, softaug.media; print([m for m in ('torch','mujoco','av','PIL') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_sample_is_a_pure_function_of_the_generator(source):
+    first = source.sample(12, 48, 40, np.random.default_rng(5))
+    source.sample(7, 32, 32, np.random.default_rng(9))  # what happened in between must not matter
+    again = source.sample(12, 48, 40, np.random.default_rng(5))
+    elsewhere = image_source("procedural").sample(12, 48, 40, np.random.default_rng(5))
+    copied = pickle.loads(pickle.dumps(source)).sample(12, 48, 40, np.random.default_rng(5))
+    assert first.shape == (12, 48, 40, 3) and first.dtype == np.uint8
+    for other in (again, elsewhere, copied):
+        np.testing.assert_array_equal(first, other)
+
+
+def test_other_generator_state_and_other_seed_give_other_pictures(source):
+    rng = np.random.default_rng(5)
+    first, second = source.sample(8, 32, 32, rng), source.sample(8, 32, 32, rng)
+    other_bank = image_source("procedural", seed=1).sample(8, 32, 32, np.random.default_rng(5))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, other_bank)
+
+
+def test_pictures_are_varied(source):
+    images = source.sample(256, 16, 16, np.random.default_rng(0)).astype(np.float64)
+    means = images.mean(axis=(1, 2))
+    assert (means.std(axis=0) > 25).all()  # colours, per channel, between pictures
+    spread = means.max(axis=1) - means.min(axis=1)
+    assert np.quantile(spread, 0.9) > 40 and np.quantile(spread, 0.1) < 30  # colourful ones and greyish ones
+    assert images.min() < 15 and images.max() > 240
+    flat = np.round(images).reshape(256, -1)
+    assert len(np.unique(flat, axis=0)) == 256
+
+
+def test_power_spectrum_falls_like_natural_images(source):
+    # Natural scenes: power ~ 1/f^2, measured exponents mostly between 1.6 and 2.6 (van der Schaaf 1996).
+    assert -2.6 < spectrum_slope(source.sample(256, 64, 64, np.random.default_rng(0))) < -1.6
+
+
+def test_video_spectrum_falls_like_natural_images():
+    videos = video_source("hard", "procedural")
+    frames = np.stack([videos.open(i, 64, 64).frame(17 * i) for i in range(36)])
+    assert -3.2 < spectrum_slope(frames) < -1.6
+
+
+def test_training_pictures_and_test_videos_share_neither_seeds_nor_families():
+    assert not set(procedural_images.FAMILIES) & set(procedural_videos.FAMILIES)
+    # Every generator is seeded by a list that begins with its module's own word, and the levels differ in the next.
+    assert procedural_images.SEED_DOMAIN != procedural_videos.SEED_DOMAIN
+    assert len(set(procedural_videos.LEVEL_SEEDS.values())) == 2
+    easy, hard = (video_source(level, "procedural").open(0, 32, 32).frame(0) for level in ("easy", "hard"))
+    assert not np.array_equal(easy, hard)
+
+
+def test_bad_sizes_are_refused(source):
+    with pytest.raises(UserError, match="sizes must be positive"):
+        source.sample(1, 0, 10, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("level", "count"), [("easy", 10), ("hard", 100)])
+def test_number_and_names_of_videos(level, count):
+    videos = video_source(level)
+    assert videos.kind == "procedural" and len(videos) == count
+    names = [videos.name(i) for i in range(count)]
+    assert len(set(names)) == count and videos.name(count) == names[0]
+    assert videos.describe()["videos"] == count
+
+
+def test_unknown_level_lists_the_valid_ones():
+    with pytest.raises(UserError, match=r"medium.*easy, hard"):
+        video_source("medium")
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_videos_move_smoothly_and_loop(index):
+    video = video_source("hard", "procedural").open(index, 60, 60)
+    frames = [video.frame(t).astype(np.float64) for t in range(len(video))]
+    steps = np.array([np.abs(frames[t] - frames[t - 1]).mean() for t in range(len(frames))])
+    # Step 0 is the jump from the last frame to the first: no larger than the usual steps.
+    assert steps[0] <= 1.2 * steps[1:].max()
+    assert steps[1:].mean() > 0.1  # it does move
+    far = np.mean([np.abs(frames[t] - frames[t - len(frames) // 2]).mean() for t in range(0, len(frames), 7)])
+    assert steps[1:].mean() < 0.5 * far  # smoothly: neighbours are much more alike than distant frames
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_video_frames_depend_on_their_position_alone(index):
+    video = video_source("easy", "procedural").open(index, 40, 56)
+    sequential = [video.frame(t) for t in range(10)]
+    other = video_source("easy", "procedural").open(index, 40, 56)
+    assert sequential[0].shape == (40, 56, 3) and sequential[0].dtype == np.uint8
+    for t in (7, 2, 9, 0):
+        np.testing.assert_array_equal(other.frame(t), sequential[t])
+        np.testing.assert_array_equal(other.frame(t + len(video)), sequential[t])
+    sequential[3][:] = 0  # the caller owns its frame
+    assert video.frame(3).any()
+
+
+def test_video_source_keeps_a_bounded_number_of_videos():
+    videos = video_source("hard", "procedural")
+    for index in range(40):
+        videos.open(index, 16, 16)
+    assert len(videos._built) == procedural_videos.CACHED_VIDEOS
+    copied = pickle.loads(pickle.dumps(videos))
+    np.testing.assert_array_equal(copied.open(3, 16, 16).frame(1), videos.open(3, 16, 16).frame(1))
