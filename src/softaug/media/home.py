@@ -56,7 +56,7 @@ def registered() -> dict[str, Path]:
         return {str(name): Path(folder) for name, folder in content["datasets"].items()}
     except FileNotFoundError:
         return {}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"the registry {path} is not readable ({error}); mend or delete it.") from error
 
 

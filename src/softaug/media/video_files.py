@@ -160,7 +160,7 @@ def cached_frames(path: Path, height: int, width: int) -> np.ndarray:
     target = _cache_file(path, height, width)
     try:
         frames = _mapped(target, height, width)
-    except FileNotFoundError:
+    except OSError:  # not there yet, or no place for a cache at all
         try:
             _decode_into(target, path, height, width)
             frames = _mapped(target, height, width)
