@@ -1,0 +1,101 @@
+"""CURL: the positives lie on the diagonal, and only the query branch learns."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tiny import pixels, replay_for, same, snapshot, tiny_agent, with_gradient, without_gradient
+from torch import Tensor
+
+from softaug.auxiliary.curl import CurlTask
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def tiny_task() -> CurlTask:
+    task = tiny_agent("curl").auxiliary
+    assert isinstance(task, CurlTask)
+    return task
+
+
+def query_and_key(task: CurlTask, obs: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    draws = generator(seed)
+    query = task.projection(task.encoder(task.weak(obs, draws)))
+    return query, task.key_projection(task.key_encoder(task.weak(obs, draws)))
+
+
+def test_loss_is_cross_entropy_with_the_positives_on_the_diagonal():
+    """-log of softmax over q_i^T W k_j at j = i, number by number; the two crops differ."""
+    task, obs = tiny_task(), pixels(6, 6, 16, 16)
+    with torch.no_grad():
+        query, key = query_and_key(task, obs, 2)
+        logits = [[float(q @ task.W @ k) for k in key] for q in query]
+        loss = float(task.loss(obs, generator(2)))
+    naive = sum(math.log(sum(math.exp(x) for x in row)) - row[i] for i, row in enumerate(logits)) / 6
+    assert loss == pytest.approx(naive, rel=1e-4)
+
+
+def test_query_and_key_are_different_crops_of_the_same_observation():
+    task, seen = tiny_task(), []
+    weak = task.weak
+    task.weak = lambda obs, draws: seen.append((obs, weak(obs, draws))) or seen[-1][1]
+    obs = pixels(6, 6, 16, 16)
+    task.loss(obs, generator())
+    assert len(seen) == 2 and seen[0][0] is obs and seen[1][0] is obs
+    assert not torch.equal(seen[0][1], seen[1][1])
+
+
+def test_training_finds_the_positives():
+    """With the keys fixed, training puts each query's largest logit on its own observation (plain colours here)."""
+    task, obs = tiny_task(), pixels(8, 6, 1, 1).expand(-1, -1, 16, 16)
+    optimiser = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=1e-2)
+    for step in range(150):
+        loss = task.loss(obs, generator(step))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        right = sum(
+            int((task.logits(*query_and_key(task, obs, seed)).argmax(1) == torch.arange(8)).sum())
+            for seed in range(1000, 1010)
+        )
+    assert right >= 60  # of 80; chance finds 10
+
+
+def test_keys_receive_no_gradient():
+    task = tiny_task()
+    task.loss(pixels(6, 6, 16, 16), generator()).backward()
+    assert with_gradient(task.encoder) and with_gradient(task.projection) and task.W.grad is not None
+    assert without_gradient(task.key_encoder) and without_gradient(task.key_projection)
+
+
+def test_queries_share_the_critics_encoder_and_keys_its_target():
+    agent = tiny_agent("curl")
+    task, sac = agent.auxiliary, agent.sac
+    assert task.encoder is sac.encoder and task.projection is sac.critic.projection
+    assert task.key_encoder is sac.target_encoder and task.key_projection is sac.target_critic.projection
+    assert task.W.shape == (8, 8)
+    held = {id(p) for group in agent.optimisers["auxiliary"].param_groups for p in group["params"]}
+    expected = {id(p) for p in (*sac.encoder.parameters(), *sac.critic.projection.parameters(), task.W)}
+    assert held == expected
+
+
+def test_an_update_moves_the_encoder_and_w_but_neither_keys_nor_q_functions():
+    agent = tiny_agent("curl")
+    parts = {
+        "encoder": agent.sac.encoder,
+        "target_encoder": agent.sac.target_encoder,
+        "target_critic": agent.sac.target_critic,
+        "q1": agent.sac.critic.q1,
+        "actor": agent.sac.actor,
+    }
+    before = {name: snapshot(part) for name, part in parts.items()}
+    w = agent.auxiliary.W.detach().clone()
+    agent._update_auxiliary(replay_for("curl"))
+    assert not torch.equal(agent.auxiliary.W.detach(), w)
+    for name, part in parts.items():
+        assert same(snapshot(part), before[name]) == (name != "encoder"), name

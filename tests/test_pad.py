@@ -1,0 +1,178 @@
+"""PAD: what is shared, what adapts at test time, and that an episode's adaptation ends with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import (
+    ACTION_DIM,
+    obs_shape,
+    pixels,
+    replay_for,
+    same,
+    snapshot,
+    tiny_agent,
+    tiny_method,
+    with_gradient,
+    without_gradient,
+)
+from torch import nn
+
+from softaug.agent import make_encoders
+from softaug.config import make_config
+from softaug.errors import UserError
+from softaug.networks import feature_shape
+from softaug.policy import AdaptivePolicy, MeanPolicy, make_policy
+from softaug.replay import Batch
+
+
+def convolutions(module: nn.Module) -> list[nn.Conv2d]:
+    return [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+
+
+def observation(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, obs_shape(tiny_method("pad")), dtype=np.uint8)
+
+
+def trained_policy(*, adapt: bool) -> MeanPolicy | AdaptivePolicy:
+    agent = tiny_agent("pad")
+    for _ in range(4):
+        agent.update(replay_for("pad"))
+    config = tiny_method("pad")
+    return make_policy(config, agent.policy_weights(), obs_shape(config), ACTION_DIM, adapt=adapt)
+
+
+def steps(policy: AdaptivePolicy, count: int) -> list[np.ndarray]:
+    actions = []
+    for t in range(count):
+        actions.append(policy.act(observation(t)))
+        policy.observe(observation(t), actions[-1], observation(t + 1))
+    return actions
+
+
+# --- the networks ----------------------------------------------------------------------------------------
+
+
+def test_paper_split_is_8_shared_and_3_own_layers_each():
+    encoder, auxiliary = make_encoders(make_config(method="pad"), 9)
+    assert encoder.trunk is auxiliary.trunk and encoder.head is not auxiliary.head
+    assert len(convolutions(encoder.trunk)) == 8
+    assert len(convolutions(encoder.head)) == len(convolutions(auxiliary.head)) == 3
+    assert feature_shape(encoder, (9, 84, 84)) == feature_shape(auxiliary, (9, 84, 84)) == (32, 21, 21)
+
+
+def test_agent_shares_the_trunk_only():
+    agent = tiny_agent("pad")
+    assert agent.auxiliary.encoder.trunk is agent.sac.encoder.trunk
+    ours = {id(p) for p in agent.auxiliary.parameters()}
+    for part in (agent.sac.encoder.head, agent.sac.actor, agent.sac.critic):
+        assert not ours & {id(p) for p in part.parameters()}
+
+
+# --- the loss --------------------------------------------------------------------------------------------
+
+
+def test_loss_is_the_mean_squared_error_of_the_predicted_action():
+    agent = tiny_agent("pad")
+    task = agent.auxiliary
+    obs, next_obs = pixels(5, 6, 16, 16), pixels(5, 6, 16, 16, seed=1)
+    action = torch.rand(5, ACTION_DIM, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    batch = Batch(obs, action, torch.zeros(5, 1), torch.ones(5, 1), next_obs)
+    draws = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        one = task.projection(task.encoder(task.weak(obs, draws)))
+        two = task.projection(task.encoder(task.weak(next_obs, draws)))
+        predicted = task.mlp(torch.cat([one, two], dim=1)).tolist()
+        naive = sum(
+            (predicted[i][j] - float(action[i, j])) ** 2 for i in range(5) for j in range(ACTION_DIM)
+        ) / (5 * ACTION_DIM)
+        loss = float(task.loss(batch, torch.Generator().manual_seed(3)))
+    assert loss == pytest.approx(naive, rel=1e-4)
+
+
+def test_loss_reaches_the_shared_trunk_and_its_own_heads_but_not_the_rl_head():
+    agent = tiny_agent("pad")
+    transitions = replay_for("pad").sample(8, np.random.default_rng(0))
+    agent.auxiliary.loss(transitions, torch.Generator().manual_seed(0)).backward()
+    assert with_gradient(agent.auxiliary)
+    assert with_gradient(agent.sac.encoder.trunk)
+    for part in (agent.sac.encoder.head, agent.sac.actor, agent.sac.critic):
+        assert without_gradient(part)
+
+
+def test_the_task_gets_one_step_transitions_whatever_the_rl_update_uses():
+    agent, seen = tiny_agent("pad", n_step=3), []
+    replay = replay_for("pad", n_step=3)
+    sample = replay.sample
+
+    def recording(batch_size: int, rng: np.random.Generator, n_step: int = 1) -> Batch:
+        seen.append(n_step)
+        return sample(batch_size, rng, n_step)
+
+    replay.sample = recording
+    agent.update(replay)
+    assert seen == [3, 1]
+
+
+# --- adaptation at test time -----------------------------------------------------------------------------
+
+
+def test_adaptation_moves_the_encoder_and_leaves_the_rl_head_untouched():
+    policy = trained_policy(adapt=True)
+    mean_policy = policy.policy
+    trunk, head, actor = (
+        snapshot(part) for part in (mean_policy.encoder.trunk, mean_policy.encoder.head, mean_policy.actor)
+    )
+    before = policy.act(observation(9))
+    steps(policy, 3)
+    assert not same(snapshot(mean_policy.encoder.trunk), trunk)
+    assert same(snapshot(mean_policy.encoder.head), head) and same(snapshot(mean_policy.actor), actor)
+    assert not np.array_equal(policy.act(observation(9)), before)
+
+
+def test_begin_episode_undoes_the_adaptation_bit_for_bit():
+    policy = trained_policy(adapt=True)
+    encoder, inverse = snapshot(policy.policy.encoder), snapshot(policy.inverse_dynamics)
+    policy.begin_episode(seed=4)
+    first = steps(policy, 4)
+    assert not same(snapshot(policy.policy.encoder), encoder)
+    policy.begin_episode(seed=4)
+    assert same(snapshot(policy.policy.encoder), encoder)
+    assert same(snapshot(policy.inverse_dynamics), inverse)
+    # Adam's moments must not survive either: the same episode again is the same, bit for bit.
+    assert all(np.array_equal(a, b) for a, b in zip(first, steps(policy, 4), strict=True))
+
+
+def test_before_its_first_step_the_adaptive_policy_is_the_plain_one():
+    obs = observation(0)
+    assert np.array_equal(trained_policy(adapt=True).act(obs), trained_policy(adapt=False).act(obs))
+
+
+def test_adaptation_lowers_the_inverse_dynamics_error_on_a_repeated_transition():
+    policy = trained_policy(adapt=True)
+    obs, next_obs, action = observation(0), observation(1), np.array([0.9, -0.9], np.float32)
+
+    def error() -> float:
+        with torch.no_grad():
+            views = (policy._crops(pixels) for pixels in (obs, next_obs))
+            return float((policy.inverse_dynamics(*views) - torch.from_numpy(action)).square().mean())
+
+    before = error()
+    for _ in range(30):
+        policy.observe(obs, action, next_obs)
+    assert error() < 0.5 * before
+
+
+def test_one_observation_becomes_32_crops():
+    policy = trained_policy(adapt=True)
+    crops = policy._crops(observation(0))
+    assert crops.shape == (32, 6, 12, 12)
+    assert len(torch.unique(crops.flatten(1), dim=0)) > 10
+
+
+def test_only_pad_adapts():
+    config = tiny_method("sac")
+    weights = tiny_agent("sac").policy_weights()
+    with pytest.raises(UserError, match="does not adapt"):
+        make_policy(config, weights, obs_shape(config), ACTION_DIM, adapt=True)
