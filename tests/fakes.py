@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pkgutil
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -139,3 +143,44 @@ def tiny_config(**overrides: Any) -> Config:
         "env_process": False,
     }
     return Config(**{**values, **overrides})
+
+
+def train_dot(
+    config: Config, out: Path, *, terminates: bool = False, kill_in: str = "", kill_call: int = 1
+) -> None:
+    """Begin or resume a run on `DotEnv`, as a person would after a crash. For other processes.
+
+    kill_in: "module.function" to be killed in (SIGKILL), at its call number `kill_call`, before it does anything.
+    """
+    import torch  # not above: environments in their own process need none of it
+
+    from softaug.train import train
+
+    torch.set_num_threads(1)
+
+    if kill_in:
+        _kill_in(kill_in, kill_call)
+    begun = (out / "config.json").exists()
+    train(
+        config,
+        out,
+        env_factory=DotFactory(terminates=terminates),
+        images=FakeImages(),
+        resume=begun,
+        quiet=True,
+    )
+
+
+def _kill_in(name: str, call: int) -> None:
+    path, _, attribute = name.rpartition(".")
+    owner = pkgutil.resolve_name(path)
+    original, calls = getattr(owner, attribute), 0
+
+    def killing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    setattr(owner, attribute, killing)
