@@ -49,9 +49,6 @@ def make_env(
     render: `exact` gives dm_control's pixels; `fast` a smaller shadow map and framebuffer.
     render_mode: for `gymnasium.make`; `rgb_array` only.
     """
-    from softaug.envs import gl
-
-    gl.choose_backend()
     from softaug.envs.dmc import DMCEnv
 
     return DMCEnv(

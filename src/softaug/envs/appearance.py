@@ -9,13 +9,20 @@ build it from a precomputed gradient instead.
 
 from __future__ import annotations
 
+import functools
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import mujoco
 import numpy as np
-from dm_control import mujoco as dm_mujoco
-from dm_control.suite import common
+
+from softaug.envs import gl
+
+gl.choose_backend()  # before dm_control is imported, which loads the back end
+
+from dm_control import mujoco as dm_mujoco  # noqa: E402
+from dm_control.suite import common  # noqa: E402
 
 GREEN = {"rgb1": ".2 .8 .2", "rgb2": ".2 .8 .2", "markrgb": ".2 .8 .2"}
 DEFAULT_SKY_RGB = np.array([0.4, 0.6, 0.8])
@@ -44,50 +51,65 @@ def rgb_text(rgb: np.ndarray) -> str:
     return " ".join(repr(float(value)) for value in rgb)
 
 
-class SkyGradient:
-    """dm_control's skybox for any first colour: a gradient to black, with white specks (`mark="random"`).
+class SkyParts(NamedTuple):
+    """What every skybox has in common, whatever its first colour."""
 
-    A texel is `floor(255 * weight * rgb)`, where `weight` depends on its elevation only and so is the same on
-    the four side faces. The weights below follow MuJoCo's gradient; `matches` compares the result with a
-    compiled texture, and the caller falls back to the compiler should another MuJoCo version differ.
+    side: np.ndarray
+    """Share of the first colour in a texel, float64 (width, width): the same on the four side faces."""
+    up: np.ndarray
+    down: np.ndarray
+    speck_texels: np.ndarray
+    """Where the white specks are (`mark="random"`, with a fixed seed inside MuJoCo)."""
+    speck_rgb: np.ndarray
+
+
+@functools.cache
+def sky_parts() -> SkyParts:
+    """Computed once per process (0.2 s) and only read from then on."""
+    width = int(_texture_element("skybox").attrib["width"])
+    specks = build_texture("skybox", {"rgb1": "0 0 0", "rgb2": "0 0 0"}).reshape(-1, 3)
+    speck_texels = np.flatnonzero(specks.any(axis=1))
+
+    steps = 2 * np.arange(width) / (width - 1)
+    x, y = steps[None, :] - 1, 1 - steps[:, None]
+    radius = np.sqrt(1 + x * x + y * y)
+    side = np.arcsin(y / radius) / (0.5 * np.pi)
+    up = 1 - np.arccos(1 / radius) / (0.5 * np.pi)
+
+    def share(elevation: np.ndarray) -> np.ndarray:
+        """From the elevation in -1 (nadir) .. 1 (zenith)."""
+        return np.clip(0.5 * (1 + elevation / np.sqrt(1 + elevation**2) * np.sqrt(2)), 0, 1)
+
+    return SkyParts(share(side), share(up), share(-up), speck_texels, specks[speck_texels])
+
+
+class SkyGradient:
+    """dm_control's skybox for any first colour: a gradient to black, with white specks.
+
+    A texel is `floor(255 * share * rgb)`, where `share` depends on its elevation only. The shares follow
+    MuJoCo's gradient; `matches` compares the result with a compiled texture, and the caller falls back to the
+    compiler should another MuJoCo version differ.
     """
 
     def __init__(self) -> None:
-        element = _texture_element("skybox")
-        self.width = int(element.attrib["width"])
-        specks = build_texture("skybox", {"rgb1": "0 0 0", "rgb2": "0 0 0"}).reshape(-1, 3)
-        self._speck_texels = np.flatnonzero(specks.any(axis=1))
-        self._speck_rgb = specks[self._speck_texels]
-
-        steps = 2 * np.arange(self.width) / (self.width - 1)
-        x, y = steps[None, :] - 1, 1 - steps[:, None]
-        radius = np.sqrt(1 + x * x + y * y)
-        side_elevation = np.arcsin(y / radius) / (0.5 * np.pi)
-        up_elevation = 1 - np.arccos(1 / radius) / (0.5 * np.pi)
-        self._side, self._up, self._down = (
-            self._weight(elevation) for elevation in (side_elevation, up_elevation, -up_elevation)
-        )
-        self._product = np.empty_like(self._side)
-        self._plane = np.empty(self._side.shape, np.uint8)
-
-    @staticmethod
-    def _weight(elevation: np.ndarray) -> np.ndarray:
-        """Share of the first colour, (width, width), from the elevation in -1 (nadir) .. 1 (zenith)."""
-        return np.clip(0.5 * (1 + elevation / np.sqrt(1 + elevation**2) * np.sqrt(2)), 0, 1)
+        self._parts = sky_parts()
+        self._product = np.empty_like(self._parts.side)
+        self._plane = np.empty(self._parts.side.shape, np.uint8)
 
     def fill(self, texels: np.ndarray, rgb: np.ndarray) -> None:
         """Write the whole skybox with first colour `rgb` into `texels`, uint8 (6 * width * width * 3,)."""
-        faces = texels.reshape(6, self.width, self.width, 3)  # right, left, up, down, front, back
-        for face, weight in ((0, self._side), (2, self._up), (3, self._down)):
+        parts = self._parts
+        faces = texels.reshape(6, *parts.side.shape, 3)  # right, left, up, down, front, back
+        for face, share in ((0, parts.side), (2, parts.up), (3, parts.down)):
             for channel in range(3):
                 # Plane by plane into kept buffers: several times faster than one broadcast expression.
-                np.multiply(weight, rgb[channel], out=self._product)
+                np.multiply(share, rgb[channel], out=self._product)
                 np.multiply(self._product, 255, out=self._product)
                 np.copyto(self._plane, self._product, casting="unsafe")
                 faces[face, :, :, channel] = self._plane
         for face in (1, 4, 5):
             faces[face] = faces[0]
-        texels.reshape(-1, 3)[self._speck_texels] = self._speck_rgb
+        texels.reshape(-1, 3)[parts.speck_texels] = parts.speck_rgb
 
     def matches(self, rgb: np.ndarray, compiled: np.ndarray) -> bool:
         """Whether this gradient and MuJoCo's compiler make the same texture of `rgb`."""

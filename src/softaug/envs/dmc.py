@@ -9,18 +9,25 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from dm_control import mujoco as dm_mujoco
-from dm_control import suite
-from dm_control.mujoco.engine import Camera
 
-from softaug.envs.appearance import Painter
-from softaug.envs.chroma import replace_green
-from softaug.envs.color import STD, ColorSetting, color_settings, draw_color
-from softaug.envs.modes import Mode
-from softaug.envs.state import load_task, model_arrays, save_task
-from softaug.envs.tasks import action_repeat as default_action_repeat
-from softaug.envs.tasks import domain_and_task
-from softaug.errors import UserError
+from softaug.envs import gl
+
+# Before dm_control is imported, which loads the back end.
+BACKEND = gl.choose_backend()
+
+import mujoco  # noqa: E402
+from dm_control import mujoco as dm_mujoco  # noqa: E402
+from dm_control import suite  # noqa: E402
+from dm_control.mujoco.engine import Camera  # noqa: E402
+
+from softaug.envs.appearance import Painter  # noqa: E402
+from softaug.envs.chroma import replace_green  # noqa: E402
+from softaug.envs.color import STD, ColorSetting, color_settings, draw_color  # noqa: E402
+from softaug.envs.modes import Mode  # noqa: E402
+from softaug.envs.state import load_task, model_arrays, save_task  # noqa: E402
+from softaug.envs.tasks import action_repeat as default_action_repeat  # noqa: E402
+from softaug.envs.tasks import domain_and_task  # noqa: E402
+from softaug.errors import UserError  # noqa: E402
 
 CAMERA = 0
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 16, 1024
@@ -257,7 +264,13 @@ class DMCEnv(gymnasium.Env):
         """The GL context is made at the first reset, not before, so that an unused environment can be forked."""
         if self._camera is None:
             _claim_gl()
-            self._camera = Camera(self.physics, self._size, self._size, CAMERA)
+            try:
+                self._camera = Camera(self.physics, self._size, self._size, CAMERA)
+            except (mujoco.FatalError, RuntimeError) as error:
+                raise UserError(
+                    f"The OpenGL back end {BACKEND!r} cannot render ({error}); run `python -m softaug.envs.gl` to "
+                    "see which works, and import softaug before dm_control or set MUJOCO_GL to it."
+                ) from error
         return self._camera
 
     def _draw_color(self) -> ColorSetting:
@@ -283,8 +296,11 @@ class DMCEnv(gymnasium.Env):
         """What the camera sees now, uint8 (3, H, W)."""
         frame = np.ascontiguousarray(self._open_camera().render().transpose(2, 0, 1))
         if self._video is not None:
-            replace_green(frame, self._video.frame(self._video_position))
+            replace_green(frame, self._background())
         return frame
+
+    def _background(self) -> np.ndarray:
+        return self._video.frame(self._video_position)
 
     def _control(self, action: np.ndarray) -> np.ndarray:
         values = np.asarray(action, np.float64)

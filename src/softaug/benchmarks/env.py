@@ -1,0 +1,350 @@
+"""Time of a decision and its parts, of a reset, and frames per second, per task and mode.
+
+All modes of a task are measured in turns of a few decisions, so that other load on the machine falls on all of
+them alike; times are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+import numpy as np
+
+from softaug.envs import PAPER_TASKS, Mode, make_env
+
+MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
+DECISIONS_PER_TURN = 10
+# Column -> field of `Row`.
+PARTS = (
+    ("physics", "physics"),
+    ("render", "render"),
+    ("key", "chroma_key"),
+    ("video", "video_frame"),
+    ("rest", "rest"),
+)
+GOALS = {
+    "chroma key of a 100x100 frame, ms": 0.7,
+    "video decision / train decision": 1.15,
+    "colour reset / train reset": 3.0,
+    "wrapper beyond physics and render, %": 5.0,
+}
+
+
+class Stopwatch:
+    """Sums the time spent in the functions it wraps, in ms."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+
+    def wrap(self, function: Callable) -> Callable:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            result = function(*arguments, **options)
+            self.ms += (time.perf_counter() - start) * 1000
+            return result
+
+        return timed
+
+    def take(self) -> float:
+        elapsed, self.ms = self.ms, 0.0
+        return elapsed
+
+
+@dataclass
+class Row:
+    """Medians of one task and mode, ms; frames_per_second by number of workers."""
+
+    task: str
+    mode: str
+    decision: float
+    physics: float
+    render: float
+    chroma_key: float
+    video_frame: float
+    rest: float
+    reset: float
+    frames_per_second: dict[int, float] = field(init=False, default_factory=dict)
+
+
+class TimedEnv:
+    """An environment whose parts are timed while it runs random actions."""
+
+    def __init__(self, task: str, mode: str, render: str = "exact") -> None:
+        from softaug.envs import dmc
+
+        self.task, self.mode = task, mode
+        self.env = cast(dmc.DMCEnv, make_env(task, mode, render=render))
+        self.env.reset()
+        self._watches = {part: Stopwatch() for part in ("physics", "render", "chroma_key", "video_frame")}
+        for owner, method, part in (
+            (self.env._env, "step", "physics"),
+            (self.env._camera, "render", "render"),
+            (self.env, "_background", "video_frame"),
+        ):
+            setattr(owner, method, self._watches[part].wrap(getattr(owner, method)))
+        self._dmc, self._replace_green = dmc, dmc.replace_green
+        self._rng = np.random.default_rng(0)
+        self._decisions: list[dict[str, float]] = []
+        self._resets: list[float] = []
+
+    def turn(self) -> None:
+        """One reset and a few decisions."""
+        # The chroma key is a function of the module, so it is wrapped for this turn only.
+        self._dmc.replace_green = self._watches["chroma_key"].wrap(self._replace_green)
+        start = time.perf_counter()
+        self.env.reset()
+        self._resets.append((time.perf_counter() - start) * 1000)
+        for _ in range(DECISIONS_PER_TURN):
+            action = self._rng.uniform(-1, 1, self.env.action_space.shape).astype(np.float32)
+            for watch in self._watches.values():
+                watch.take()
+            start = time.perf_counter()
+            self.env.step(action)
+            total = (time.perf_counter() - start) * 1000
+            parts = {part: watch.take() for part, watch in self._watches.items()}
+            self._decisions.append({"decision": total, **parts, "rest": total - sum(parts.values())})
+        self._dmc.replace_green = self._replace_green
+
+    def row(self) -> Row:
+        """The first turn is a warm-up."""
+        decisions, resets = self._decisions[DECISIONS_PER_TURN:], self._resets[1:]
+        medians = {part: statistics.median(d[part] for d in decisions) for part in decisions[0]}
+        return Row(task=self.task, mode=self.mode, reset=statistics.median(resets), **medians)
+
+
+def fast_difference(task: str, decisions: int = 20) -> float:
+    """Mean absolute difference per channel (0..255) between exact and fast frames of the same episode."""
+    exact, fast = make_env(task), make_env(task, render="fast")
+    rng = np.random.default_rng(0)
+    differences = []
+    exact.reset(seed=0), fast.reset(seed=0)
+    for _ in range(decisions):
+        action = rng.uniform(-1, 1, exact.action_space.shape).astype(np.float32)
+        pair = [env.step(action)[0][-3:].astype(np.int16) for env in (exact, fast)]
+        differences.append(np.abs(pair[0] - pair[1]).mean())
+    exact.close()
+    fast.close()
+    return float(np.mean(differences))
+
+
+def _worker(pipe: Connection) -> None:
+    """Obeys ("make", task, mode), ("run", decisions) -> env steps done, ("stop",)."""
+    env: Any = None
+    while True:
+        command, *arguments = pipe.recv()
+        if command == "stop":
+            return
+        if command == "make":
+            if env is not None:
+                env.close()
+            env = make_env(*arguments)
+            env.reset()
+            frames = 0
+        else:
+            frames = 0
+            for _ in range(arguments[0]):
+                _, _, terminated, truncated, info = env.step(env.action_space.sample())
+                frames += info["frames"]
+                if terminated or truncated:
+                    env.reset()
+        pipe.send(frames)
+
+
+class Workers:
+    """Processes that step an environment each, all started once."""
+
+    def __init__(self, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes, self._processes = [], []
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_worker, args=(theirs,), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def make(self, task: str, mode: str) -> None:
+        self._ask(len(self._pipes), "make", task, mode)
+        self._ask(len(self._pipes), "run", 3)
+
+    def frames_per_second(self, count: int, decisions: int) -> float:
+        start = time.perf_counter()
+        frames = self._ask(count, "run", decisions)
+        return sum(frames) / (time.perf_counter() - start)
+
+    def _ask(self, count: int, *message: Any) -> list[int]:
+        for pipe in self._pipes[:count]:
+            pipe.send(message)
+        return [pipe.recv() for pipe in self._pipes[:count]]
+
+    def stop(self) -> None:
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
+            pipe.send(("stop",))
+            process.join(timeout=30)
+
+
+def measure(tasks: list[str], modes: list[str], decisions: int, workers: list[int]) -> dict[str, Any]:
+    """Everything `softaug bench env` prints, as JSON values."""
+    rows, fast = [], []
+    turns = 1 + max(1, -(-decisions // DECISIONS_PER_TURN))
+    pool = Workers(max(workers)) if workers else None
+    for task in tasks:
+        timed = [TimedEnv(task, mode) for mode in modes]
+        timed_fast = TimedEnv(task, modes[0], render="fast")
+        for turn in range(turns):
+            for env in [*timed, timed_fast][:: 1 if turn % 2 else -1]:
+                env.turn()
+        task_rows = [env.row() for env in timed]
+        fast_row = timed_fast.row()
+        fast.append(
+            {
+                "task": task,
+                "mode": modes[0],
+                "exact_ms": task_rows[0].decision,
+                "fast_ms": fast_row.decision,
+                "pixel_difference": fast_difference(task),
+            }
+        )
+        for env in [*timed, timed_fast]:
+            env.env.close()
+        for row in task_rows if pool else []:
+            assert pool is not None
+            pool.make(task, row.mode)
+            row.frames_per_second = {n: pool.frames_per_second(n, decisions) for n in workers}
+        rows += task_rows
+    if pool:
+        pool.stop()
+    return {
+        "machine": describe_machine(),
+        "decisions": decisions,
+        "rows": [asdict(row) for row in rows],
+        "fast": fast,
+        "goals": check_goals(rows),
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    import dm_control.mujoco  # noqa: F401 - loads the GL back end
+    import mujoco
+
+    from softaug.envs.gl import choose_backend
+
+    return {
+        "cpus": os.cpu_count(),
+        "gl": choose_backend(),
+        "mujoco": mujoco.__version__,
+        "load": os.getloadavg()[0],
+    }
+
+
+def check_goals(rows: list[Row]) -> list[dict[str, Any]]:
+    """Each goal with its worst and its median value over the rows it is about."""
+    train = {row.task: row for row in rows if row.mode == "train"}
+    video = [row for row in rows if Mode.parse(row.mode).family == "video"]
+    color = [row for row in rows if Mode.parse(row.mode).family == "color"]
+    values = [
+        [row.chroma_key for row in video],
+        [row.decision / train[row.task].decision for row in video if row.task in train],
+        [row.reset / train[row.task].reset for row in color if row.task in train],
+        [100 * row.rest / (row.physics + row.render) for row in rows],
+    ]
+    return [
+        {
+            "name": name,
+            "goal": goal,
+            "median": statistics.median(measured),
+            "worst": max(measured),
+            "met": max(measured) <= goal,
+        }
+        for (name, goal), measured in zip(GOALS.items(), values, strict=True)
+        if measured
+    ]
+
+
+def show(result: dict[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    machine = result["machine"]
+    workers = sorted({n for row in result["rows"] for n in row["frames_per_second"]})
+    table = Table(
+        title=f"ms per decision, its parts, and reset (100x100, {machine['gl']}, {machine['cpus']} CPUs)",
+        caption="medians of interleaved turns; physics: dm_control steps; f/s xN: env steps per second, N workers",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("task, mode", no_wrap=True)
+    for name in ["decision", *(label for label, _ in PARTS), "reset", *(f"f/s x{n}" for n in workers)]:
+        table.add_column(name, justify="right", no_wrap=True)
+    previous = None
+    for row in result["rows"]:
+        if row["task"] != previous:
+            table.add_row(f"[bold]{row['task']}[/]")
+        times = [row["decision"], *(row[part] for _, part in PARTS), row["reset"]]
+        speeds = [f"{row['frames_per_second'][n]:.0f}" for n in workers]
+        table.add_row(f"  {row['mode']}", *(f"{ms:.2f}" for ms in times), *speeds)
+        previous = row["task"]
+    console.print(table)
+
+    fast = Table(
+        title='render="fast": smaller shadow map and framebuffer',
+        caption="difference: mean absolute, per channel, of 255",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for name in ("task", "mode", "exact ms", "fast ms", "speed-up", "difference"):
+        fast.add_column(name, justify="left" if name in ("task", "mode") else "right")
+    for row in result["fast"]:
+        fast.add_row(
+            row["task"],
+            row["mode"],
+            f"{row['exact_ms']:.2f}",
+            f"{row['fast_ms']:.2f}",
+            f"{row['exact_ms'] / row['fast_ms']:.2f}x",
+            f"{row['pixel_difference']:.3f}",
+        )
+    console.print(fast)
+
+    goals = Table(title="Goals", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("", "goal", "median", "worst", ""):
+        goals.add_column(name, justify="right" if name else "left")
+    for goal in result["goals"]:
+        goals.add_row(
+            goal["name"],
+            f"<= {goal['goal']:g}",
+            f"{goal['median']:.2f}",
+            f"{goal['worst']:.2f}",
+            "[green]met[/]" if goal["met"] else "[red]missed[/]",
+        )
+    console.print(goals)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tasks", nargs="+", default=list(PAPER_TASKS), help="dm_control suite tasks")
+    parser.add_argument("--modes", nargs="+", default=list(MODES), help="visual modes")
+    parser.add_argument("--decisions", type=int, default=60, help="decisions measured per task and mode")
+    parser.add_argument(
+        "--workers", nargs="*", type=int, default=[1, 2], help="numbers of processes to measure"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def run(args: argparse.Namespace) -> int:
+    modes = [Mode.parse(name).name for name in args.modes]
+    result = measure(args.tasks, modes, args.decisions, args.workers)
+    if args.json:
+        print(json.dumps(result, indent=2))
+    else:
+        show(result)
+    return 0

@@ -1,0 +1,34 @@
+"""Measure speed on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+# Name -> what it measures; the code is softaug.benchmarks.NAME with `add_arguments` and `run` like a command's.
+BENCHMARKS = {
+    "env": "environments: time of a decision and its parts, of a reset, frames per second",
+    "update": "learner: time of an update and its parts",
+    "replay": "replay: time to store and to sample",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(f"{name:8}{what}" for name, what in BENCHMARKS.items())
+    parser.add_argument("benchmark", choices=BENCHMARKS, help="what to measure")
+    parser.add_argument(
+        "options", nargs=argparse.REMAINDER, help="its options: see `softaug bench NAME --help`"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    # Only the chosen benchmark is imported: some need torch, some MuJoCo.
+    benchmark = importlib.import_module(f"softaug.benchmarks.{args.benchmark}")
+    parser = argparse.ArgumentParser(
+        prog=f"softaug bench {args.benchmark}",
+        description=BENCHMARKS[args.benchmark],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    benchmark.add_arguments(parser)
+    return benchmark.run(parser.parse_args(args.options))
