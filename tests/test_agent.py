@@ -250,6 +250,12 @@ def test_a_device_that_is_not_there_lists_the_ones_that_are():
         choose_device("cuda")
 
 
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_reduced_precision_is_for_cuda(precision):
+    with pytest.raises(UserError, match="needs CUDA"):
+        tiny_agent("sac", precision=precision)
+
+
 def test_it_learns_a_bandit_from_pixels():
     """One-decision episodes: reward is the first action's sign agreement with the picture's brightness."""
     from softaug.replay import Replay

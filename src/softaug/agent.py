@@ -172,6 +172,9 @@ def make_agent(
     images: the overlay's image source; by default the one that config.images names.
     """
     device = choose_device(config.device)
+    if config.precision != "fp32" and device.type != "cuda":
+        # bf16 on a CPU is slower, and traps on virtual machines that advertise instructions they lack.
+        raise UserError(f"precision {config.precision} needs CUDA, but the device is {device}; use fp32")
     if config.precision == "tf32":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     row = config.row
