@@ -67,7 +67,13 @@ def test_training_finds_the_positives():
 
 
 def test_keys_receive_no_gradient():
+    """Even keys that could learn are constants to the loss."""
     task = tiny_task()
+    assert not any(
+        p.requires_grad for p in (*task.key_encoder.parameters(), *task.key_projection.parameters())
+    )
+    task.key_encoder.requires_grad_(True)
+    task.key_projection.requires_grad_(True)
     task.loss(pixels(6, 6, 16, 16), generator()).backward()
     assert with_gradient(task.encoder) and with_gradient(task.projection) and task.W.grad is not None
     assert without_gradient(task.key_encoder) and without_gradient(task.key_projection)
