@@ -279,13 +279,14 @@ def show(result: dict[str, Any]) -> None:
     machine = result["machine"]
     workers = sorted({n for row in result["rows"] for n in row["frames_per_second"]})
     table = Table(
-        title=f"ms per decision, its parts, and reset (100x100, {machine['gl']}, {machine['cpus']} CPUs)",
+        title=f"ms per decision in total and in parts, and per reset (100x100, {machine['gl']}, {machine['cpus']} CPUs)",
         caption="medians of interleaved turns; physics: dm_control steps; f/s xN: env steps per second, N workers",
         box=box.SIMPLE_HEAD,
-        pad_edge=False,
+        padding=0,
+        show_edge=False,
     )
     table.add_column("task, mode", no_wrap=True)
-    for name in ["decision", *(label for label, _ in PARTS), "reset", *(f"f/s x{n}" for n in workers)]:
+    for name in ["total", *(label for label, _ in PARTS), "reset", *(f"f/s x{n}" for n in workers)]:
         table.add_column(name, justify="right", no_wrap=True)
     previous = None
     for row in result["rows"]:

@@ -1,0 +1,137 @@
+"""`set_state` continues an episode exactly, also in a fresh environment."""
+
+import json
+
+import numpy as np
+import pytest
+from test_env_interface import assert_same
+
+from softaug.envs import make_env
+from softaug.errors import UserError
+
+SMALL = {"image_size": 24, "render": "fast"}
+
+
+def json_round_trip(state):
+    """As a checkpoint would store it: arrays apart, everything else through JSON."""
+    arrays = []
+
+    def take(value):
+        if isinstance(value, dict):
+            assert all(isinstance(key, str) for key in value)
+            return {key: take(item) for key, item in value.items()}
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            return {"array": len(arrays) - 1}
+        return value
+
+    def put(value):
+        if isinstance(value, dict):
+            return (
+                arrays[value["array"]] if set(value) == {"array"} else {k: put(v) for k, v in value.items()}
+            )
+        return value
+
+    return put(json.loads(json.dumps(take(state))))
+
+
+def play(env, actions):
+    """Some decisions, then the next two episodes' beginnings."""
+    trace = [env.step(action) for action in actions]
+    trace += [env.reset(), env.step(actions[0]), env.reset()]
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("task", "mode"),
+    [
+        ("walker_walk", "train"),
+        ("cartpole_swingup", "color_easy"),
+        ("finger_spin", "color_random"),
+        ("ball_in_cup_catch", "video_easy"),
+        ("walker_stand", "video_hard"),
+        # These edit the model at the start of an episode, or keep numbers of their own.
+        ("reacher_hard", "train"),
+        ("finger_turn_hard", "train"),
+        ("hopper_hop", "train"),
+        ("swimmer_swimmer6", "color_hard"),
+        ("manipulator_bring_ball", "train"),
+    ],
+)
+def test_restore_in_the_middle_of_an_episode(task, mode):
+    original = make_env(task, mode, seed=5, **SMALL)
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (14, *original.action_space.shape)).astype(np.float32)
+    original.reset()
+    original.reset()
+    for action in actions[:6]:
+        original.step(action)
+    state = json_round_trip(original.unwrapped.get_state())
+    expected = play(original, actions[6:])
+
+    fresh = make_env(task, mode, seed=5, **SMALL)
+    fresh.unwrapped.set_state(state)
+    np.testing.assert_array_equal(fresh.render(), state["stack"][-3:].transpose(1, 2, 0))
+    assert_same(play(fresh, actions[6:]), expected)
+    fresh.close()
+
+    # And back in time on the same object; the state itself was not changed by use.
+    original.unwrapped.set_state(state)
+    assert_same(play(original, actions[6:]), expected)
+    original.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task", ["quadruped_escape", "humanoid_run", "dog_walk", "stacker_stack_2", "fish_swim"]
+)
+def test_restore_heavier_tasks(task):
+    test_restore_in_the_middle_of_an_episode(task, "train")
+
+
+def test_state_right_after_reset_and_before_it():
+    original = make_env("walker_walk", "video_easy", seed=1, **SMALL)
+    untouched = original.unwrapped.get_state()
+    first = original.reset()
+    after_reset = original.unwrapped.get_state()
+    step = original.step(np.ones(6, np.float32))
+
+    fresh = make_env("walker_walk", "video_easy", seed=77, **SMALL)
+    fresh.unwrapped.set_state(untouched)
+    assert_same(fresh.reset(), first)
+    fresh.unwrapped.set_state(after_reset)
+    assert_same(fresh.step(np.ones(6, np.float32)), step)
+    original.close()
+    fresh.close()
+
+
+def test_get_state_changes_nothing_and_is_a_copy():
+    watched, control = (make_env("walker_walk", "color_random", seed=2, **SMALL) for _ in range(2))
+    watched.reset(), control.reset()
+    states = []
+    for action in np.random.default_rng(3).uniform(-1, 1, (4, 6)):
+        states.append(watched.unwrapped.get_state())
+        assert_same(watched.step(action), control.step(action))
+    assert not np.array_equal(states[0]["stack"], states[3]["stack"])
+    assert not np.array_equal(states[0]["task"]["integration"], states[3]["task"]["integration"])
+    watched.close(), control.close()
+
+
+def test_restored_end_of_episode_needs_a_reset():
+    env = make_env("cartpole_swingup", action_repeat=500, **SMALL)
+    env.reset(seed=0)
+    env.step(np.zeros(1))
+    assert env.step(np.zeros(1))[3]
+    state = env.unwrapped.get_state()
+    env.reset()
+    env.unwrapped.set_state(state)
+    with pytest.raises(UserError, match="reset"):
+        env.step(np.zeros(1))
+    env.close()
+
+
+def test_state_of_another_environment_is_refused():
+    walker, cartpole = make_env("walker_walk", **SMALL), make_env("cartpole_swingup", **SMALL)
+    with pytest.raises(UserError, match=r"walker_walk.*cartpole_swingup"):
+        cartpole.unwrapped.set_state(walker.unwrapped.get_state())
+    walker.close(), cartpole.close()

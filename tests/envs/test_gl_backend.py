@@ -1,0 +1,119 @@
+"""Choosing, checking and installing a GL back end."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from softaug.envs import gl
+
+NO_EGL = {"__EGL_VENDOR_LIBRARY_FILENAMES": os.devnull, "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux back ends")
+
+
+def run_python(code, **environment):
+    clean = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**clean, **environment}, capture_output=True, text=True, timeout=60
+    )
+
+
+CHOOSE = "import os; from softaug.envs import gl; print(gl.choose_backend(), os.environ['MUJOCO_GL'])"
+
+
+@linux
+def test_a_back_end_is_chosen_when_none_is_named():
+    backend, variable = run_python(CHOOSE).stdout.split()
+    assert backend == variable and backend in gl.BACKENDS
+
+
+def test_a_named_back_end_is_kept():
+    assert run_python(CHOOSE, MUJOCO_GL="osmesa").stdout.split() == ["osmesa", "osmesa"]
+
+
+@linux
+def test_without_any_the_error_names_the_remedy():
+    if gl.is_available("osmesa"):
+        pytest.skip("OSMesa is installed here")
+    done = run_python(CHOOSE, **NO_EGL)
+    assert done.returncode != 0
+    assert "python -m softaug.envs.gl --install" in done.stderr
+
+
+def test_dm_control_with_another_back_end_loaded_first():
+    """A back end without a display fails at the first frame; the sentence says what to do."""
+    code = (
+        "from dm_control import suite; from softaug.envs import make_env; from softaug.errors import UserError\n"
+        "try: make_env('cartpole_swingup').reset()\n"
+        "except UserError as error: print(error)"
+    )
+    done = run_python(code, MUJOCO_GL="glfw", DISPLAY="", WAYLAND_DISPLAY="")
+    assert "import softaug before dm_control" in done.stdout, done.stderr
+
+
+def test_render_check_renders():
+    check = gl.check_render(gl.choose_backend())
+    assert check.ok and check.milliseconds > 0 and check.renderer
+
+
+def test_render_check_reports_failure():
+    check = gl.check_render("nonsense")
+    assert not check.ok and "nonsense" in check.error
+
+
+def test_program_prints_the_working_back_end(capsys):
+    assert gl.main([]) == 0
+    assert "ms per 100x100 frame" in capsys.readouterr().out
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A machine on which nothing renders, until the packages are installed; records the commands run."""
+    commands = []
+    fixed_by_install = []
+
+    def find():
+        installed = fixed_by_install and any("install" in command for command in commands)
+        if installed:
+            return gl.RenderCheck("egl", True, 20.0, "llvmpipe"), []
+        return None, [gl.RenderCheck("egl", False, error="no library")]
+
+    def run(command, **options):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(gl, "find_working_backend", find)
+    monkeypatch.setattr(gl.subprocess, "run", run)
+    monkeypatch.setattr(gl.shutil, "which", lambda name: f"/usr/bin/{name}")
+    return commands, fixed_by_install
+
+
+def test_root_installs(broken, monkeypatch, capsys):
+    commands, fixed_by_install = broken
+    fixed_by_install.append(True)
+    monkeypatch.setattr(gl.os, "geteuid", lambda: 0)
+    assert gl.main(["--install"]) == 0
+    assert commands[0] == ["apt-get", "update"]
+    assert commands[1][:2] == ["apt-get", "install"] and set(gl.DEBIAN_PACKAGES) <= set(commands[1])
+    assert "OpenGL: egl" in capsys.readouterr().out
+
+
+def test_root_installs_in_vain(broken, monkeypatch, capsys):
+    monkeypatch.setattr(gl.os, "geteuid", lambda: 0)
+    assert gl.main(["--install"]) == 1
+    assert "No OpenGL back end works" in capsys.readouterr().err
+
+
+def test_others_get_the_command(broken, monkeypatch, capsys):
+    commands, _ = broken
+    monkeypatch.setattr(gl.os, "geteuid", lambda: 1000)
+    assert gl.main(["--install"]) == 1
+    assert commands == []
+    assert "sudo apt-get update && sudo apt-get install --yes" in capsys.readouterr().out
+
+
+def test_nothing_is_installed_unasked(broken, monkeypatch):
+    commands, _ = broken
+    monkeypatch.setattr(gl.os, "geteuid", lambda: 0)
+    assert gl.main([]) == 1 and commands == []
