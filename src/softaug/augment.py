@@ -97,7 +97,7 @@ class RandomConv:
 
 
 class RandomOverlay:
-    """(1 - alpha) o + alpha eps with one foreign image eps per sample, the same for its frames (the paper's Eq. 6)."""
+    """(1 - alpha) o + alpha eps with one foreign image eps per sample, the same for its frames (the paper's Eq. 4)."""
 
     def __init__(self, images: Images, alpha: float = 0.5):
         self.images = images

@@ -68,7 +68,7 @@ class SAC(nn.Module):
     def critic_loss(
         self, view: Tensor, action: Tensor, target: Tensor, strong_view: Tensor | None = None
     ) -> Tensor:
-        """Squared Bellman error of both Q functions; with a strong view, half of it on each view (SVEA, Eq. 8)."""
+        """Squared Bellman error of both Q functions; with a strong view, half of it on each view (SVEA)."""
         loss = self._bellman_error(view, action, target)
         if strong_view is None:
             return loss
