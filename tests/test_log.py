@@ -134,14 +134,17 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.
     now = [0.0]
     monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
-    progress = log.ConsoleProgress("walker_walk soda", 1000, stream=stream, start=100)
+    progress = log.ConsoleProgress("walker_walk soda", 1000, stream=stream)
+    progress.begin(100)
     for done in range(101, 201):
         now[0] += 1.0
-        progress.update(done, {"return": 12.0})
+        progress.update(done, {"return": 12.0, "critic_loss": 0.123456, "alpha": 0.1})
     progress.close()
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3
-    assert lines[0].startswith("walker_walk soda  130/1,000 decisions (13.0%)  1.0/s  ETA 0:14:30  return 12")
+    assert lines[0].startswith(
+        "walker_walk soda  130/1,000 decisions (13.0%)  1.0/s  ETA 0:14:30  return 12  critic 0.123"
+    )
 
 
 def test_the_time_of_a_phase_is_not_slow_decisions(monkeypatch: pytest.MonkeyPatch):

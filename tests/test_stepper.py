@@ -187,3 +187,26 @@ def test_the_child_dies_with_a_killed_parent_and_ignores_ctrl_c(tmp_path: Path):
     parent.kill()
     parent.wait()
     assert wait_until_gone(pid)
+
+
+@pytest.mark.slow
+def test_both_steppers_give_the_same_on_a_real_environment():
+    from softaug.envs import make_env
+
+    make = partial(
+        make_env, "ball_in_cup_catch", "color_random", 3, image_size=32, action_repeat=16, render="fast"
+    )
+    here, child = (make_stepper(make, own_process=own_process) for own_process in (False, True))
+    try:
+        assert here.facts["action_repeat"] == child.facts["action_repeat"] == 16
+        assert_same(episode(here, decisions=70), episode(child, decisions=70))  # past an episode's end
+        # What was saved here goes on there.
+        _, state = episode(here, decisions=15)
+        child.set_state(state)
+        for _ in range(10):
+            for stepper in (here, child):
+                stepper.send(np.array([0.5, -1], np.float32))
+            assert_same(here.receive(), child.receive())
+    finally:
+        here.close()
+        child.close()

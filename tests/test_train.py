@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from fakes import DotEnv, DotFactory, FakeImages, tiny_config
 import softaug.train
 from softaug import checkpoint, cli, log, rundir
 from softaug.agent import Agent
-from softaug.config import read_config
+from softaug.config import make_config, read_config
 from softaug.errors import UserError
-from softaug.replay import Replay
+from softaug.stepper import InProcessStepper
 from softaug.train import Diverged, train
 
 
@@ -263,9 +264,17 @@ def test_too_little_disk_is_said_before_the_start(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "run" / "replay").exists()
 
 
-def test_the_papers_replay_fits_into_its_disk(tmp_path: Path):
-    """500,000 decisions of 100 x 100 frames: at most 15.1 GB."""
-    assert Replay.disk_bytes(500_000, 0, 250, (100, 100, 3), 6) <= 15.1e9
+def test_the_papers_replay_fits_into_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """500,000 decisions of 100 x 100 frames need at most 15.1 GB."""
+    asked = []
+    monkeypatch.setattr(rundir, "check_disk", lambda run, needed_bytes: asked.append(needed_bytes))
+    monkeypatch.setattr(softaug.train.Replay, "__init__", lambda self, directory, **sizes: None)
+    stepper = InProcessStepper(partial(DotEnv, frame_stack=3, size=100))
+    stepper.facts = {"action_repeat": 4, "episode_decisions": None}
+    directory = rundir.begin_run(tmp_path / "run", config := make_config("walker_walk", "soda", "paper"), {})
+    softaug.train.make_replay(config, directory, stepper, fixed_length=True)
+    directory.close()
+    assert 15.0e9 < asked[0] <= 15.1e9
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path):

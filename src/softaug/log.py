@@ -16,13 +16,18 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from softaug.errors import UserError
 
 WALL_CLOCK = ("seconds", "decisions_per_second")
 """The keys of a metrics line that depend on the machine's speed; all others are reproducible."""
+
+RATE_SECONDS = 2.0
+"""Time over which decisions per second are measured for the terminal."""
 
 PLAIN_SECONDS = 30.0
 """Time between lines of progress when the output is not a terminal."""
@@ -176,51 +181,48 @@ class RunLog:
 class ConsoleProgress:
     """Progress for people, on stderr: a bar on a terminal, else a line every `PLAIN_SECONDS`."""
 
-    def __init__(
-        self, title: str, total: int, *, quiet: bool = False, stream: TextIO | None = None, start: int = 0
-    ):
+    def __init__(self, title: str, total: int, *, quiet: bool = False, stream: TextIO | None = None):
         self._console = Console(file=stream or sys.stderr, quiet=quiet, highlight=False)
-        self._title = title
-        self._total = total
+        self._title, self._total = title, total
         self._values: dict[str, float] = {}
-        self._phase = ""
-        self._last_line = time.monotonic()
-        self._last_tick = (self._last_line, start)
         self._rate = 0.0
-        self._bar: Progress | None = None
+        self._last_line = time.monotonic()
+        self._last_tick = (self._last_line, 0)
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            speed_estimate_period=120,
+        )
+        self._task = self._bar.add_task(title, total=total, rate="")
+        self._below = Text(no_wrap=True, overflow="ellipsis", style="cyan")
+        self._live: Live | None = None
         if self._console.is_terminal and not quiet:
-            self._bar = Progress(
-                SpinnerColumn(),
-                TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(compact=True),
-                TextColumn("[cyan]{task.fields[values]}"),
-                console=self._console,
-                expand=True,
-                refresh_per_second=4,
-                speed_estimate_period=120,
-            )
-            self._task = self._bar.add_task(
-                title, total=total, completed=start, values="", rate="", unit="decisions"
-            )
-            self._bar.start()
+            self._live = Live(Group(self._bar, self._below), console=self._console, refresh_per_second=4)
+            self._live.start()
 
     def say(self, text: str) -> None:
         """A line that stays."""
         self._console.print(text, soft_wrap=True, markup=False)
 
+    def begin(self, done: int) -> None:
+        """Everything is set up, and `done` decisions were made before (by the run that is resumed)."""
+        self._last_tick = (time.monotonic(), done)
+        self._bar.reset(self._task, completed=done)
+
     def update(self, done: int, values: Mapping[str, float] | None = None) -> None:
         """`done` decisions are done; `values` (last return, losses) replace those of the same name."""
         self._values.update(values or {})
-        now = time.monotonic()
-        since, before = self._last_tick
-        if now - since >= 1.0:
-            self._rate = (done - before) / (now - since)
+        now, (then, before) = time.monotonic(), self._last_tick
+        if now - then >= RATE_SECONDS:
+            self._rate = (done - before) / (now - then)
             self._last_tick = (now, done)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, values=self._shown(), rate=f"{self._rate:.1f}/s")
+        if self._live is not None:
+            self._bar.update(self._task, completed=done, rate=f"{self._rate:.1f} decisions/s")
+            self._below.plain = self._shown()
         elif now - self._last_line >= PLAIN_SECONDS:
             self._last_line = now
             left = (
@@ -232,21 +234,22 @@ class ConsoleProgress:
             )
 
     def phase(self, name: str, done: int, total: int) -> None:
-        """A phase during which no decision is made: catch-up updates, an evaluation."""
-        if self._bar is not None:
-            text = f"{self._title} · {name} {done:,}/{total:,}" if done < total else self._title
-            self._bar.update(self._task, description=text)
-        elif not self._console.quiet:
-            now = time.monotonic()
-            if now - self._last_line >= PLAIN_SECONDS and done < total:
-                self._last_line = now
-                self.say(f"{self._title}  {name} {done:,}/{total:,}")
-        if done >= total:  # the time of the phase must not count as slow decisions
-            self._last_tick = (time.monotonic(), self._last_tick[1])
+        """`done` of the `total` parts of a phase in which no decision is made: catch-up updates, an evaluation."""
+        now = time.monotonic()
+        if self._live is not None:
+            self._below.plain = f"{name} {done:,}/{total:,}" if done < total else self._shown()
+        elif now - self._last_line >= PLAIN_SECONDS and done < total:
+            self._last_line = now
+            self.say(f"{self._title}  {name} {done:,}/{total:,}")
+        if done >= total:  # its time must not count as slow decisions
+            self._last_tick = (now, self._last_tick[1])
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def _shown(self) -> str:
-        return "  ".join(f"{name} {value:.4g}" for name, value in self._values.items())
+        shown = {
+            name: value for name, value in self._values.items() if name == "return" or name.endswith("_loss")
+        }
+        return "  ".join(f"{name.removesuffix('_loss')} {value:.3g}" for name, value in shown.items())

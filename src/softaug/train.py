@@ -415,6 +415,7 @@ def train(
         else:
             training.restore(tree)
             console.say(f"resumed {out} after {training.at.decisions:,} decisions")
+        console.begin(training.at.decisions)
         training.loop()
         if run.finished:
             return _finished(run, keep_replay)
