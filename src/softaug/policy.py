@@ -97,18 +97,23 @@ def make_policy(
     adapt: bool = False,
 ) -> MeanPolicy | AdaptivePolicy:
     """The policy of `Agent.policy_weights`, on the CPU. `adapt` is for methods that adapt at test time (PAD)."""
-    encoder, auxiliary_encoder = make_encoders(config, obs_shape[0])
-    feature_dim = int(np.prod(feature_shape(encoder, (obs_shape[0], config.crop_size, config.crop_size))))
-    actor = Actor(feature_dim, config.projection_dim, config.hidden_dim, action_dim)
+    if adapt and not config.row.adapts:
+        raise UserError(f"{config.method} does not adapt at test time; only PAD does")
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # initial weights, overwritten below, must not move the global generator
+        encoder, auxiliary_encoder = make_encoders(config, obs_shape[0])
+        feature_dim = int(np.prod(feature_shape(encoder, (obs_shape[0], config.crop_size, config.crop_size))))
+        actor = Actor(feature_dim, config.projection_dim, config.hidden_dim, action_dim)
+        crop = RandomCrop(config.crop_size)
+        task = (
+            make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim, crop) if adapt else None
+        )
     _load(encoder, weights, "encoder")
     _load(actor, weights, "actor")
     policy = channels_last(MeanPolicy(encoder, actor, config.crop_size)).eval()
-    if not adapt:
+    if task is None:
         return policy
-    if not config.row.adapts:
-        raise UserError(f"{config.method} does not adapt at test time; only PAD does")
-    crop = RandomCrop(config.crop_size)
-    task = make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim, crop)
     _load(task, weights, "auxiliary")
     return AdaptivePolicy(policy, channels_last(task))
 
