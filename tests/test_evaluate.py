@@ -26,6 +26,7 @@ import softaug.envs
 from softaug.agent import make_agent
 from softaug.checkpoint import save_checkpoint
 from softaug.cli import main
+from softaug.commands.eval import media_note
 from softaug.config import Config, make_config, write_config
 from softaug.errors import UserError
 from softaug.evaluate import (
@@ -368,6 +369,18 @@ def test_a_failed_recording_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_recording_without_frames_fails_with_the_cause(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Recorder(tmp_path / "x.mp4"):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_video_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write a video"):
+        Recorder(tmp_path / "file" / "x.mp4")
+
+
 # The commands, on the dot.
 
 
@@ -423,6 +436,24 @@ def test_eval_says_when_media_are_procedural(
     assert "comparable" not in capsys.readouterr().out
     assert main([*arguments, "--modes", "train,video_easy"]) == 0
     assert "procedural media: not comparable with the paper" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "videos", "comparable"),
+    [
+        ("train", None, 0, True),
+        ("color_hard", "official", 0, True),
+        ("video_easy", "official", 10, True),
+        ("video_hard", "official", 99, False),
+        ("video_hard", "folder", 100, False),
+        ("color_hard", "procedural", 0, False),
+    ],
+)
+def test_only_the_whole_official_media_are_comparable(
+    mode: str, kind: str | None, videos: int, comparable: bool
+) -> None:
+    facts = {"kind": kind, "videos": videos} if videos else None
+    assert (media_note(mode, kind, facts) == "") is comparable
 
 
 def test_an_interrupted_eval_goes_on(
@@ -508,6 +539,7 @@ def test_pad_is_evaluated_with_and_without_adaptation(
         (["--adapt"], "does not adapt"),
         (["--episodes", "0"], "episodes"),
         (["--checkpoint", "99"], "last"),
+        (["--out", "."], "directory"),
     ],
 )
 def test_eval_refuses(

@@ -155,9 +155,14 @@ class Recorder:
     def __init__(self, path: Path, fps: float = 25, min_size: int = 256):
         """min_size: frames are enlarged by a whole factor until their height has at least this many pixels."""
         self.path, self.min_size = path, min_size
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
-        self._container = av.open(str(self._temporary), "w", format="mp4")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._container = av.open(str(self._temporary), "w", format="mp4")
+        except OSError as error:
+            raise UserError(
+                f"cannot write a video to {path} ({error.strerror}); choose another place"
+            ) from None
         codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
         stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
         stream.pix_fmt = "yuv420p"

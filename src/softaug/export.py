@@ -73,8 +73,12 @@ def export_policy(
     assert isinstance(original, MeanPolicy)
     metadata = describe(run)
     example = torch.from_numpy(observations[:2])
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".writing-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+    except OSError as error:
+        raise UserError(f"cannot write to {path} ({error.strerror}); choose another place") from None
     try:
         write = _write_onnx if format == "onnx" else _write_torchscript
         write(ExportedPolicy(original).eval(), example, metadata, temporary)

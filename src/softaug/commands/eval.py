@@ -34,6 +34,7 @@ from softaug.runs import ConfigEnvs, Run, load_run
 DEFAULT_MODES = "train,color_easy,color_hard,video_easy,video_hard"
 PROCEDURAL_NOTE = "procedural media: not comparable with the paper"
 OWN_MEDIA_NOTE = "not the benchmark's own media: not comparable with the paper"
+OFFICIAL_VIDEOS = {"video_easy": 10, "video_hard": 100}
 PLAIN_SECONDS = 30.0
 """Time between lines of progress when stderr is not a terminal."""
 
@@ -81,8 +82,13 @@ def run(args: argparse.Namespace) -> int:
     check_adapt(trained, args.adapt)
     tasks_of(modes, args.episodes)
     out = args.out or _default_path(trained, args, modes)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    journal = Journal(journal_path(out, trained, args))
+    if out.is_dir():
+        raise UserError(f"{out} is a directory; give --out the name of a file")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        journal = Journal(journal_path(out, trained, args))
+    except OSError as error:
+        raise UserError(f"cannot write to {out} ({error.strerror}); give --out another place") from None
 
     rows: list[dict[str, Any]] = []
     sources = {mode: media_facts(trained.config, mode) for mode in modes}
@@ -92,9 +98,8 @@ def run(args: argparse.Namespace) -> int:
                 keys = {mode: episode_key(trained, args.seed, adapt, sources[mode]) for mode in modes}
                 played = _play(trained, adapt, modes, keys, journal, progress, args)
                 for mode, summary in summarise(played, modes).items():
-                    rows.append(
-                        {"mode": mode, "adapt": adapt, "note": media_note(summary["media"]), **summary}
-                    )
+                    note = media_note(mode, summary["media"], sources[mode])
+                    rows.append({"mode": mode, "adapt": adapt, "note": note, **summary})
         except KeyboardInterrupt:
             progress.say(
                 f"{progress.done} of {progress.total} episodes are kept in {journal.path}; "
@@ -190,9 +195,17 @@ def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
     return None
 
 
-def media_note(kind: str | None) -> str:
-    """The plain sentence that keeps numbers from being compared that must not be."""
-    return {None: "", "official": "", "procedural": PROCEDURAL_NOTE}.get(kind, OWN_MEDIA_NOTE)
+def media_note(mode: str, kind: str | None, facts: dict[str, Any] | None) -> str:
+    """The plain sentence that keeps numbers from being compared that must not be; empty if they may."""
+    if kind == "procedural":
+        return PROCEDURAL_NOTE
+    if kind not in (None, "official"):
+        return OWN_MEDIA_NOTE
+    expected = OFFICIAL_VIDEOS.get(mode, 0)
+    found = (facts or {}).get("videos", expected)
+    if found < expected:
+        return f"{mode}: only {found} of the benchmark's {expected} videos: not comparable with the paper"
+    return ""
 
 
 def episode_key(trained: Run, seed: int, adapt: bool, media: dict[str, Any] | None) -> str:

@@ -12,7 +12,14 @@ import gymnasium
 import numpy as np
 from rich.console import Console
 
-from softaug.commands.eval import add_run_arguments, check_adapt, media_note, parse_modes, with_media
+from softaug.commands.eval import (
+    add_run_arguments,
+    check_adapt,
+    media_facts,
+    media_note,
+    parse_modes,
+    with_media,
+)
 from softaug.envs import MODE_NAMES
 from softaug.errors import UserError
 from softaug.evaluate import Recorder, newest_frame, play_episodes, tasks_of
@@ -125,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         "adapt": adapt,
         "decisions_of_training": trained.decisions,
         "media": episodes[0].media,
-        "note": media_note(episodes[0].media),
+        "note": media_note(args.mode, episodes[0].media, media_facts(trained.config, args.mode)),
         "episodes": [episode.to_json() for episode in episodes],
     }
     if args.json:
