@@ -174,7 +174,13 @@ def test_returned_observations_are_the_callers(make):
     assert env.step(np.ones(1, np.float32))[0].any()
 
 
-@pytest.mark.parametrize("task", PAPER_TASKS)
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(task, marks=[] if task == "cartpole_swingup" else pytest.mark.slow)
+        for task in PAPER_TASKS
+    ],
+)
 def test_time_limit_is_a_truncation(make, task):
     env = make(task, action_repeat=100 if task != "cartpole_swingup" else 300)
     assert env.unwrapped.action_repeat == (300 if task == "cartpole_swingup" else 100)
