@@ -220,6 +220,20 @@ def test_without_a_good_checkpoint_the_damaged_file_is_named(tmp_path: Path, sho
         train(config, tmp_path / "run", env_factory=DotFactory(), resume=True, quiet=True)
 
 
+@pytest.mark.parametrize(("begun", "resumed"), [("ram", "disk"), ("disk", "ram")])
+def test_the_replay_stays_where_it_is(tmp_path: Path, begun: str, resumed: str):
+    config = tiny_config(decisions=100, replay_memory=begun)
+    process = in_process(config, tmp_path / "run", kill_in="softaug.agent.Agent.update", kill_call=5)
+    process.join()
+    with pytest.raises(UserError, match=f"is in {begun}; resume it with --replay-memory {begun}"):
+        train(
+            tiny_config(decisions=100, replay_memory=resumed),
+            tmp_path / "run",
+            env_factory=DotFactory(),
+            resume=True,
+        )
+
+
 CLI_FLAGS = [
     "--task", "cartpole_swingup", "--method", "soda", "--preset", "small", "--decisions", "150", "--random-decisions", "60",
     "--initial-updates", "10", "--batch-size", "16", "--aux-batch-size", "16", "--image-size", "36", "--crop-size", "32",

@@ -175,18 +175,28 @@ def wait_until_gone(pid: int) -> bool:
     return False
 
 
-def test_the_child_dies_with_a_killed_parent_and_ignores_ctrl_c(tmp_path: Path):
+def test_the_child_dies_with_a_killed_parent_and_leaves_signals_to_it(tmp_path: Path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT.format(tests=str(Path(__file__).parent)))
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    os.kill(pid, signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid, number)
     time.sleep(0.2)
     assert is_running(pid)
     parent.kill()
     parent.wait()
     assert wait_until_gone(pid)
+
+
+def test_a_script_that_forgets_to_close_ends_all_the_same(tmp_path: Path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT.format(tests=str(Path(__file__).parent)).replace("time.sleep(600)", ""))
+    done = subprocess.run(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    )
+    assert wait_until_gone(int(done.stdout))
 
 
 @pytest.mark.slow

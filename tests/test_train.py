@@ -1,7 +1,9 @@
 """The loop: what it does in which order, that it learns, what it refuses, and that watching changes nothing."""
 
+import dataclasses
 import json
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -253,28 +255,48 @@ def test_two_processes_cannot_train_in_one_directory(tmp_path: Path):
 
 
 def test_too_little_disk_is_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    usage = shutil.disk_usage(tmp_path)._replace(free=3 * 10**9)
+    usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
     monkeypatch.setattr(rundir.shutil, "disk_usage", lambda path: usage)
-    rundir.check_disk(tmp_path, 2 * 10**9)
-    with pytest.raises(UserError, match=r"needs 15\.1 GB of disk, but .* has 3\.0 GB free; make room"):
-        rundir.check_disk(tmp_path, 15_100_000_000)
-    usage = usage._replace(free=1000)
-    with pytest.raises(UserError, match="GB free"):
+    with pytest.raises(UserError, match=r"needs 0\.0 GB of disk, but .* has 0\.0 GB free; make room"):
         run(tiny_config(), tmp_path / "run")
-    assert not (tmp_path / "run" / "replay").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_papers_replay_fits_into_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """500,000 decisions of 100 x 100 frames need at most 15.1 GB."""
-    asked = []
-    monkeypatch.setattr(rundir, "check_disk", lambda run, needed_bytes: asked.append(needed_bytes))
-    monkeypatch.setattr(softaug.train.Replay, "__init__", lambda self, directory, **sizes: None)
+    config = make_config("walker_walk", "soda", "paper")
     stepper = InProcessStepper(partial(DotEnv, frame_stack=3, size=100))
     stepper.facts = {"action_repeat": 4, "episode_decisions": None}
-    directory = rundir.begin_run(tmp_path / "run", config := make_config("walker_walk", "soda", "paper"), {})
-    softaug.train.make_replay(config, directory, stepper, fixed_length=True)
-    directory.close()
-    assert 15.0e9 < asked[0] <= 15.1e9
+    sizes = rundir.replay_sizes(config, stepper, fixed_length=True)
+    free = 0
+    monkeypatch.setattr(rundir.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, free))
+    with pytest.raises(UserError, match=r"the replay needs 15\.1 GB of disk, but .* has 0\.0 GB free"):
+        rundir.check_disk(tmp_path, config, sizes)
+    free = 15_100_000_000
+    rundir.check_disk(tmp_path, config, sizes)
+    # In RAM it is part of every checkpoint: two are kept while the third is written.
+    with pytest.raises(UserError, match=r"needs 45\.\d GB"):
+        rundir.check_disk(tmp_path, dataclasses.replace(config, replay_memory="ram"), sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "walker_wlak"}, "Unknown task 'walker_wlak'"),
+        ({"eval_modes": ("train", "video_hrad")}, "Unknown mode 'video_hrad'"),
+        ({"eval_modes": ("video_easy",), "videos": "/no/such/folder"}, "no such folder"),
+        ({"method": "soda_overlay", "images": "/no/such/folder"}, "no such folder"),
+        ({"wandb": "project"}, "install it with: pip install"),
+    ],
+)
+@pytest.mark.parametrize("env_process", [False, True])
+def test_a_mistake_in_the_config_shows_at_once_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict, message: str, env_process: bool
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=message):
+        train(tiny_config(**changes, env_process=env_process), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path):

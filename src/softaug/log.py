@@ -121,16 +121,23 @@ class TensorBoard:
         self._writer.close()
 
 
+def check_wandb() -> None:
+    """Refuse to log to Weights & Biases where it is not installed."""
+    try:
+        import wandb  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "logging to Weights & Biases needs wandb; install it with: pip install 'softaug[tracking]'"
+        ) from None
+
+
 class WeightsAndBiases:
     """A run in the given project. Resuming goes on in the same one."""
 
     def __init__(self, project: str, *, name: str, run_id: str, config: Mapping[str, Any]):
-        try:
-            import wandb
-        except ImportError:
-            raise UserError(
-                "logging to Weights & Biases needs wandb; install it with: pip install 'softaug[tracking]'"
-            ) from None
+        check_wandb()
+        import wandb
+
         self._run = wandb.init(project=project, name=name, id=run_id, config=dict(config), resume="allow")
 
     def scalars(self, values: Mapping[str, float], decisions: int) -> None:

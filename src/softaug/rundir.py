@@ -18,16 +18,24 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 import softaug
+from softaug import checkpoint
 from softaug.checkpoint import write_text_atomically
 from softaug.config import Config, differences, read_config
+from softaug.envs.color import color_settings
+from softaug.envs.modes import Mode
 from softaug.errors import UserError
+from softaug.media import ImageSource, video_source
+from softaug.replay import Replay
+from softaug.stepper import Stepper
 
+EPISODE_FRAMES = 1000  # every task of the suite (SPEC §3)
 RECORDED_VERSIONS = ("torch", "mujoco", "dm_control", "gymnasium", "numpy")
 PERMANENT_FACTS = ("versions", "git_commit", "device", "threads", "media")
 
@@ -55,14 +63,19 @@ class RunDirectory:
         self._lock.close()
 
 
-def begin_run(path: Path, config: Config, facts: dict[str, Any]) -> RunDirectory:
-    """Make the directory of a new run. One that holds a run already is refused."""
+def check_new(path: Path) -> None:
+    """Refuse a place for a new run that holds one already."""
     if (path / "config.json").exists():
         raise UserError(
             f"{path} already holds a run; go on with it by --resume {path}, or give another --out"
         )
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a directory as --out")
+
+
+def begin_run(path: Path, config: Config, facts: dict[str, Any]) -> RunDirectory:
+    """Make the directory of a new run."""
+    check_new(path)
     path.mkdir(parents=True, exist_ok=True)
     run = RunDirectory(path)
     write_text_atomically(run.facts, json.dumps({"run_id": uuid.uuid4().hex[:12], **facts}, indent=2) + "\n")
@@ -121,15 +134,73 @@ def git_commit() -> str | None:
     return f"{git('rev-parse', 'HEAD')}{'-dirty' if git('status', '--porcelain', '--', '.') else ''}"
 
 
-def check_disk(run: Path, needed_bytes: int) -> None:
+def check_disk(run: Path, config: Config, sizes: dict[str, Any]) -> None:
     """Refuse to start what cannot end for lack of disk; what a killed run has allocated already counts."""
+    # In RAM the replay is part of every checkpoint: those kept and the one being written.
+    copies = 1 if config.replay_memory == "disk" else config.keep_checkpoints + 1
     have = sum(file.stat().st_blocks * 512 for file in (run / "replay").glob("*"))
-    free = shutil.disk_usage(_existing(run)).free
-    if needed_bytes - have > free:
+    needed = Replay.disk_bytes(**sizes) * copies - have
+    free = shutil.disk_usage(_existing(run.absolute())).free
+    if needed > free:
         raise UserError(
-            f"the replay needs {(needed_bytes - have) / 1e9:.1f} GB of disk, but {run} has {free / 1e9:.1f} GB free; "
+            f"the replay needs {needed / 1e9:.1f} GB of disk, but {run} has {free / 1e9:.1f} GB free; "
             "make room, choose another --out, or lower --replay-capacity"
         )
+
+
+def newest_tree(run: RunDirectory, config: Config, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """The state to go on from, or None to begin. A damaged newest checkpoint gives way to the one before it.
+
+    Not to an older one: the replay's slack spares what the last two checkpoints can sample, no more.
+    """
+    run.checkpoints.mkdir(exist_ok=True)
+    checkpoint.remove_leftovers(run.checkpoints)
+    complete = checkpoint.complete_checkpoints(run.checkpoints)
+    if not complete:
+        checkpoint.remove_directory(run.replay)  # of a run killed before its first checkpoint
+        return None
+    try:
+        tree = checkpoint.load_tree(complete[-1])
+    except UserError as error:
+        if len(complete) == 1:
+            raise
+        say(f"warning: {error}. Going on from {complete[-2]}")
+        tree = checkpoint.load_tree(complete[-2])
+        checkpoint.set_aside(complete[-1])
+    memory = "ram" if "arrays" in tree["replay"] else "disk"
+    if memory != config.replay_memory:
+        raise UserError(f"the replay of {run.path} is in {memory}; resume it with --replay-memory {memory}")
+    return tree
+
+
+def replay_sizes(config: Config, stepper: Stepper, *, fixed_length: bool) -> dict[str, Any]:
+    """The replay's arguments that decide how large it is.
+
+    fixed_length: episodes never end early, so a replay as long as the run never comes round and needs no slack.
+    """
+    space, actions = stepper.observation_space.shape, stepper.action_space.shape
+    assert space is not None and actions is not None
+    capacity = min(config.replay_capacity, config.decisions)
+    comes_round = capacity < config.decisions or not fixed_length
+    repeat = stepper.facts["action_repeat"]
+    return {
+        "capacity": capacity,
+        "slack": 2 * config.checkpoint_every if comes_round else 0,
+        "episode_decisions": stepper.facts["episode_decisions"] or -(-EPISODE_FRAMES // repeat),
+        "frame_shape": (space[1], space[2], 3),
+        "action_dim": actions[0],
+    }
+
+
+def media_facts(config: Config, images: ImageSource | None) -> dict[str, Any]:
+    """Where pictures, videos and colours come from, so that a mistake in their names shows before the start."""
+    media: dict[str, Any] = {} if images is None else {"overlay": images.describe()}
+    for mode in map(Mode.parse, (config.row.train_mode, *config.eval_modes)):
+        if mode.family == "video":
+            media[mode.name] = video_source(str(mode.level), config.videos or None).describe()
+        elif mode.family == "color":
+            media[mode.name] = {"kind": color_settings(mode, config.colors or None)[1]}
+    return media
 
 
 def _existing(path: Path) -> Path:

@@ -7,6 +7,7 @@ This file does not import torch, so the environment's process starts quickly and
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import multiprocessing.connection
 import signal
@@ -68,7 +69,7 @@ class ProcessStepper:
     """The environment in a process of its own, so that rendering overlaps with learning.
 
     `make_env` is called in the child, which imports it by name (multiprocessing's "spawn": no copied locks, no
-    copied GL context). The child ends when this process does, however that ends, and leaves Ctrl-C to it.
+    copied GL context). The child ends when this process does, however that ends, and leaves signals to it.
     """
 
     def __init__(self, make_env: Callable[[], gymnasium.Env]):
@@ -79,6 +80,8 @@ class ProcessStepper:
         )
         with _ctrl_c_left_to_parent():
             self._process.start()
+        # The child ignores SIGTERM, with which multiprocessing would end it at exit: close it before that.
+        atexit.register(self.close)
         child_end.close()  # only the child holds it now, so its death shows as end-of-file here
         try:
             self.observation_space, self.action_space, self.facts = self._answer()
@@ -107,6 +110,7 @@ class ProcessStepper:
         self._ask("set_state", state)
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         self._connection.close()  # the child sees end-of-file and leaves
         self._process.join(CLOSE_SECONDS)
         if self._process.is_alive():
@@ -183,7 +187,9 @@ def _step(env: gymnasium.Env, action: np.ndarray) -> StepResult:
 
 def _serve(make_env: Callable[[], gymnasium.Env], connection: multiprocessing.connection.Connection) -> None:
     """The child: answer requests until the parent closes the connection or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Both may reach every process of a job (a terminal, a batch system): the parent decides what to do.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     watched: list[Any] = [connection, *([parent.sentinel] if parent is not None else [])]
     env: gymnasium.Env | None = None

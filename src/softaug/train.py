@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,12 +25,12 @@ from softaug import checkpoint, log, rundir
 from softaug.agent import Agent, choose_device, make_agent
 from softaug.config import Config
 from softaug.errors import UserError
-from softaug.evaluate import ConfigEnvs, EnvFactory, RunPolicy, evaluate
+from softaug.evaluate import ConfigEnvs, EnvFactory, RunPolicy, evaluate, newest_frame
+from softaug.interrupt import Interrupt
 from softaug.media import ImageSource, image_source
 from softaug.replay import Replay
 from softaug.stepper import Stepper, make_stepper
 
-EPISODE_FRAMES = 1000  # every task of the suite (SPEC §3)
 RECENT_EPISODES = 10  # whose mean return chooses the best checkpoint
 
 
@@ -74,41 +72,6 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "out": str(self.out)}
-
-
-class Interrupt:
-    """Ctrl-C or SIGTERM as a flag, so that a decision is never cut in two. A second one stops at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._may_raise = False
-
-    @contextmanager
-    def handled(self) -> Iterator[None]:
-        """Take the signals over while the block runs (Python allows that only in the main thread)."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    @contextmanager
-    def raised(self) -> Iterator[None]:
-        """In the block a signal raises KeyboardInterrupt: for what can be thrown away and done again."""
-        self._may_raise = True
-        try:
-            yield
-        finally:
-            self._may_raise = False
-
-    def _handle(self, number: int, frame: Any) -> None:
-        again, self.requested = self.requested, True
-        if again or self._may_raise:
-            raise KeyboardInterrupt
 
 
 @dataclass
@@ -348,8 +311,6 @@ class Training:
 
     def restore(self, tree: dict[str, Any]) -> None:
         """Go on where `save` was."""
-        if self.config.replay_memory == "ram" and "arrays" not in tree["replay"]:
-            raise UserError("this run keeps its replay on disk; resume it without --replay-memory ram")
         self.at = Counters(**tree["counters"])
         self.obs = tree["obs"]
         self.losses.load_state(tree["losses"], self.agent.device)
@@ -379,37 +340,51 @@ def train(
     keep_replay: keep the replay's files when the run is finished.
     """
     out = Path(out)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    device = choose_device(config.device)
-    if images is None and config.row.strong == "overlay":
-        images = image_source(config.images or None)
-    facts = rundir.run_facts(device, {"overlay": images.describe()} if images is not None else {})
-    envs = env_factory or ConfigEnvs(config)
     with ExitStack() as stack:
-        run = rundir.reopen_run(out, config) if resume else rundir.begin_run(out, config, facts)
-        stack.enter_context(closing(run))
+        if config.threads:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(config.threads)
         console = log.ConsoleProgress(f"{config.task} {config.method}", config.decisions, quiet=quiet)
         stack.enter_context(closing(console))
-        if run.finished:
-            console.say(f"{out} is finished already ({config.decisions:,} decisions); nothing to do.")
-            return _finished(run, keep_replay)
-        if resume and (changed := rundir.changed_facts(run, facts)):
-            console.say(f"warning: results may differ from an uninterrupted run's: {'; '.join(changed)}")
+        if resume:
+            run = stack.enter_context(closing(rundir.reopen_run(out, config)))
+            if run.finished:
+                console.say(f"{out} is finished already ({config.decisions:,} decisions); nothing to do.")
+                return _finished(run, keep_replay)
+        else:
+            rundir.check_new(out)
 
-        tree = newest_tree(run, console)
-        stepper = make_stepper(
-            partial(envs, config.row.train_mode, config.seed), own_process=config.env_process
+        # Everything that can be wrong with the config shows here, before there is a directory.
+        device = choose_device(config.device)
+        if config.wandb:
+            log.check_wandb()
+        if images is None and config.row.strong == "overlay":
+            images = image_source(config.images or None)
+        facts = rundir.run_facts(device, {} if env_factory else rundir.media_facts(config, images))
+        envs = env_factory or ConfigEnvs(config)
+        make_env = partial(envs, config.row.train_mode, config.seed)
+        stepper = stack.enter_context(closing(make_stepper(make_env, own_process=config.env_process)))
+        obs_shape, action_shape = stepper.observation_space.shape, stepper.action_space.shape
+        assert obs_shape is not None and action_shape is not None
+        agent = make_agent(config, obs_shape, action_shape[0], images=images)
+        sizes = rundir.replay_sizes(config, stepper, fixed_length=env_factory is None)
+        rundir.check_disk(out, config, sizes)
+
+        if not resume:
+            run = stack.enter_context(closing(rundir.begin_run(out, config, facts)))
+        elif changed := rundir.changed_facts(run, facts):
+            console.say(f"warning: results may differ from an uninterrupted run's: {'; '.join(changed)}")
+        tree = rundir.newest_tree(run, config, console.say)
+        replay = Replay(
+            run.replay if config.replay_memory == "disk" else None,
+            **sizes,
+            frame_stack=obs_shape[0] // 3,
+            discount=config.discount,
         )
-        stack.enter_context(closing(stepper))
-        shape = stepper.observation_space.shape
-        assert shape is not None and stepper.action_space.shape is not None
-        agent = make_agent(config, shape, stepper.action_space.shape[0], images=images)
-        replay = make_replay(config, run, stepper, fixed_length=env_factory is None)
-        run_log = stack.enter_context(closing(open_log(config, run, tree)))
+        metrics = stack.enter_context(closing(open_log(config, run, tree)))
         interrupt = Interrupt()
         stack.enter_context(interrupt.handled())
-        training = Training(config, run, agent, replay, stepper, envs, run_log, console, interrupt)
+        training = Training(config, run, agent, replay, stepper, envs, metrics, console, interrupt)
         if tree is None:
             training.begin_episode(seed=config.seed)
         else:
@@ -419,58 +394,9 @@ def train(
         training.loop()
         if run.finished:
             return _finished(run, keep_replay)
-        console.say(
-            f"stopped after {training.at.decisions:,} decisions; go on with: softaug train --resume {out}"
-        )
         at = training.at
+        console.say(f"stopped after {at.decisions:,} decisions; go on with: softaug train --resume {out}")
         return Result(out, at.decisions, at.frames, agent.updates, finished=False, evaluation={})
-
-
-def newest_tree(run: rundir.RunDirectory, console: log.ConsoleProgress) -> dict[str, Any] | None:
-    """The state to go on from, or None to begin. A damaged newest checkpoint gives way to the one before it.
-
-    Not to an older one: the replay's slack spares what the last two checkpoints can sample, no more.
-    """
-    run.checkpoints.mkdir(exist_ok=True)
-    checkpoint.remove_leftovers(run.checkpoints)
-    complete = checkpoint.complete_checkpoints(run.checkpoints)
-    if not complete:
-        checkpoint.remove_directory(run.replay)  # of a run killed before its first checkpoint
-        return None
-    try:
-        return checkpoint.load_tree(complete[-1])
-    except UserError as error:
-        if len(complete) == 1:
-            raise
-        console.say(f"warning: {error}. Going on from {complete[-2]}")
-    tree = checkpoint.load_tree(complete[-2])
-    checkpoint.set_aside(complete[-1])
-    return tree
-
-
-def make_replay(config: Config, run: rundir.RunDirectory, stepper: Stepper, *, fixed_length: bool) -> Replay:
-    """The replay of a run, after a look at the disk.
-
-    fixed_length: episodes never end early, so a replay as long as the run never comes round and needs no slack.
-    """
-    space, actions = stepper.observation_space.shape, stepper.action_space.shape
-    assert space is not None and actions is not None
-    capacity = min(config.replay_capacity, config.decisions)
-    comes_round = capacity < config.decisions or not fixed_length
-    sizes: dict[str, Any] = {
-        "capacity": capacity,
-        "slack": 2 * config.checkpoint_every if comes_round else 0,
-        "episode_decisions": stepper.facts["episode_decisions"]
-        or -(-EPISODE_FRAMES // stepper.facts["action_repeat"]),
-        "frame_shape": (space[1], space[2], 3),
-        "action_dim": actions[0],
-    }
-    on_disk = config.replay_memory == "disk"
-    # In RAM it is part of every checkpoint: those kept and the one being written.
-    rundir.check_disk(run.path, Replay.disk_bytes(**sizes) * (1 if on_disk else config.keep_checkpoints + 1))
-    return Replay(
-        run.replay if on_disk else None, **sizes, frame_stack=space[0] // 3, discount=config.discount
-    )
 
 
 def open_log(config: Config, run: rundir.RunDirectory, tree: dict[str, Any] | None) -> log.RunLog:
@@ -485,11 +411,6 @@ def open_log(config: Config, run: rundir.RunDirectory, tree: dict[str, Any] | No
     if config.tensorboard:
         sinks.append(log.TensorBoard(run.tensorboard, decisions=at.decisions))
     return log.RunLog(log.MetricsFile(run.metrics, offset=at.metrics_bytes), sinks)
-
-
-def newest_frame(obs: np.ndarray) -> np.ndarray:
-    """(3k, H, W) -> its newest frame (H, W, 3)."""
-    return obs[-3:].transpose(1, 2, 0)
 
 
 def evaluation_seed(seed: int) -> int:
