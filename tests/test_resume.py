@@ -89,24 +89,25 @@ RUNS = {
 def test_killed_at_random_moments(tmp_path: Path, name: str):
     overrides, terminates = RUNS[name]
     config = tiny_config(**overrides)
-    began = time.monotonic()
     reference = in_process(config, tmp_path / "reference", terminates=terminates)
     reference.join()
     assert reference.exitcode == 0
-    seconds = time.monotonic() - began
+    whole = (tmp_path / "reference" / "metrics.jsonl").stat().st_size
 
     rng = np.random.default_rng()
-    kills = 0
-    while not (tmp_path / "run" / "final_eval.json").exists():
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    for _ in range(4):
         process = in_process(config, tmp_path / "run", terminates=terminates)
-        process.join(rng.uniform(0.1, 0.7) * seconds if kills < 4 else None)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            kills += 1
-        else:
-            assert process.exitcode == 0
-    assert kills >= 1
+        written = metrics.stat().st_size if metrics.exists() else 0
+        goal = rng.uniform(written, max(written, 0.9 * whole))
+        while process.exitcode is None and (not metrics.exists() or metrics.stat().st_size < goal):
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.1))
+        process.kill()
+        process.join()
+    process = in_process(config, tmp_path / "run", terminates=terminates)
+    process.join()
+    assert process.exitcode == 0
     assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "reference"))
 
 
