@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes; results do not depend on it",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the episodes")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="results (default: a file in RUN/eval)")
+    add_optional(parser, "--out", type=Path, metavar="FILE", help="results (default: a file in RUN/eval)")
     add_run_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
@@ -61,18 +61,24 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
     )
-    parser.add_argument(
-        "--videos", metavar="DIR", help="test videos: a folder or 'procedural' (default: the run's)"
+    add_optional(
+        parser, "--videos", metavar="DIR", help="test videos: a folder or 'procedural' (default: the run's)"
     )
-    parser.add_argument(
-        "--colors", metavar="FILE", help="test colours: an official .pt file (default: the run's)"
+    add_optional(
+        parser, "--colors", metavar="FILE", help="test colours: an official .pt file (default: the run's)"
     )
-    parser.add_argument(
+    add_optional(
+        parser,
         "--adapt",
         action=argparse.BooleanOptionalAction,
-        default=None,
-        help="PAD: adapt during each episode (default: what the method does; eval reports both)",
+        help="PAD: adapt during each episode (default: play does, eval reports both)",
     )
+
+
+def add_optional(parser: argparse.ArgumentParser, flag: str, **settings: Any) -> None:
+    """A flag that is None if not given, whose help says itself what happens then (not "default: None")."""
+    parser.set_defaults(**{flag.removeprefix("--"): None})
+    parser.add_argument(flag, default=argparse.SUPPRESS, **settings)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -335,7 +341,7 @@ def _print_table(report: dict[str, Any], rows: Sequence[dict[str, Any]], out: Pa
     table.add_column("mode")
     if adapts:
         table.add_column("adaptation")
-    table.add_column("return, mean ± std", justify="right")
+    table.add_column("return ± std", justify="right")
     for name in ("episodes", "decisions"):
         table.add_column(name, justify="right")
     table.add_column("media")

@@ -18,8 +18,13 @@ SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="file format")
+    parser.set_defaults(out=None)
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="file to write (default: RUN/policy.onnx or .pt)"
+        "--out",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="file to write (default: RUN/policy.onnx or .pt)",
     )
     parser.add_argument(
         "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
