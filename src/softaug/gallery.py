@@ -45,7 +45,7 @@ def mode_section(
 ) -> tuple[Section, dict[str, str]]:
     """One picture per task and mode, and where each mode's media come from. Every mode shows the same physics state."""
     sources: dict[str, str] = {}
-    rows = []
+    rows: list[Row] = []
     for task in tasks:
         pictures = []
         for mode in modes:
@@ -77,7 +77,7 @@ def augmentation_section(seed: int, images: str | None) -> tuple[Section, str]:
         "random conv": RandomConv(),
         "random overlay": RandomOverlay(source),
     }
-    rows = []
+    rows: list[Row] = []
     for label, augment in augmentations.items():
         views = augment(stack, torch.Generator().manual_seed(seed)).round().to(torch.uint8)
         rows.append(Row(label, [newest_frame(view.numpy()) for view in views]))
