@@ -37,9 +37,8 @@ def row(mode, **times):
 
 
 def test_goals_are_ratios_to_the_train_mode():
-    video = row("video_easy", decision=12.0, chroma_key=0.2)
-    color = row("color_easy")
-    color.reset = 50.0
+    video = row("video_easy", chroma_key=0.2, decision_vs_train=1.2)
+    color = row("color_easy", reset_vs_train=2.5)
     goals = {goal["name"]: goal for goal in bench.check_goals([row("train", rest=1.0), video, color])}
     assert goals["chroma key of a 100x100 frame, ms"]["worst"] == pytest.approx(0.2)
     assert goals["video decision / train decision"]["worst"] == pytest.approx(1.2)
@@ -47,6 +46,11 @@ def test_goals_are_ratios_to_the_train_mode():
     assert goals["colour reset / train reset"]["worst"] == pytest.approx(2.5)
     assert goals["colour reset / train reset"]["met"]
     assert goals["wrapper beyond physics and render, %"]["worst"] == pytest.approx(10)
+
+
+def test_ratios_are_taken_side_by_side():
+    """A slow spell that hits both alike changes no ratio."""
+    assert bench.median_ratio([2.0, 20.0, 2.2], [1.0, 10.0, 1.0]) == pytest.approx(2.0)
 
 
 def test_tables_fit_a_terminal(capsys, monkeypatch):
@@ -58,13 +62,26 @@ def test_tables_fit_a_terminal(capsys, monkeypatch):
         "machine": {"gl": "egl", "cpus": 2},
         "rows": [bench.asdict(measured) for measured in rows],
         "fast": [
-            {"task": "ball_in_cup_catch", "mode": "train", "exact_ms": 2, "fast_ms": 1, "pixel_difference": 0}
+            {
+                "task": "ball_in_cup_catch",
+                "mode": "train",
+                "exact_ms": 2,
+                "fast_ms": 1,
+                "fast_vs_exact": 0.5,
+                "pixel_difference": 0,
+            }
         ],
         "goals": bench.check_goals(rows),
     }
     bench.show(result)
     printed = capsys.readouterr().out
     assert "…" not in printed and "video_hard" in printed and "2345" in printed
+
+
+@pytest.mark.parametrize("options", ["--tasks walker_fly", "--modes video", "--decisions 0", "--workers 0"])
+def test_bad_options(capsys, options):
+    assert cli.main(["bench", "env", *options.split()]) == 2
+    assert "softaug: error:" in capsys.readouterr().err
 
 
 def test_unknown_benchmark(capsys):

@@ -1,7 +1,7 @@
 """Time of a decision and its parts, of a reset, and frames per second, per task and mode.
 
 All modes of a task are measured in turns of a few decisions, so that other load on the machine falls on all of
-them alike; times are medians.
+them alike. Times are medians; a ratio is the median over the turns of the ratio within a turn.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from typing import Any, cast
 import numpy as np
 
 from softaug.envs import PAPER_TASKS, Mode, make_env
+from softaug.envs.tasks import domain_and_task
+from softaug.errors import UserError
 
 MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
-DECISIONS_PER_TURN = 10
+DECISIONS_PER_TURN = 5
 # Column -> field of `Row`.
 PARTS = (
     ("physics", "physics"),
@@ -72,6 +74,8 @@ class Row:
     video_frame: float
     rest: float
     reset: float
+    decision_vs_train: float | None = None
+    reset_vs_train: float | None = None
     frames_per_second: dict[int, float] = field(init=False, default_factory=dict)
 
 
@@ -114,11 +118,27 @@ class TimedEnv:
             self._decisions.append({"decision": total, **parts, "rest": total - sum(parts.values())})
         self._dmc.replace_green = self._replace_green
 
-    def row(self) -> Row:
-        """The first turn is a warm-up."""
-        decisions, resets = self._decisions[DECISIONS_PER_TURN:], self._resets[1:]
+    def row(self, train: TimedEnv | None) -> Row:
+        """`train`: the environment measured in the same turns that the ratios are taken to."""
+        decisions = self._decisions[DECISIONS_PER_TURN:]  # the first turn is a warm-up
         medians = {part: statistics.median(d[part] for d in decisions) for part in decisions[0]}
-        return Row(task=self.task, mode=self.mode, reset=statistics.median(resets), **medians)
+        row = Row(task=self.task, mode=self.mode, reset=statistics.median(self._resets[1:]), **medians)
+        if train is not None:
+            row.decision_vs_train = median_ratio(self._decision_ms_by_turn(), train._decision_ms_by_turn())
+            row.reset_vs_train = median_ratio(self._resets[1:], train._resets[1:])
+        return row
+
+    def _decision_ms_by_turn(self) -> list[float]:
+        times = [d["decision"] for d in self._decisions[DECISIONS_PER_TURN:]]
+        return [
+            statistics.median(times[i : i + DECISIONS_PER_TURN])
+            for i in range(0, len(times), DECISIONS_PER_TURN)
+        ]
+
+
+def median_ratio(times: list[float], base: list[float]) -> float:
+    """Median of the ratios of times measured side by side."""
+    return statistics.median(one / other for one, other in zip(times, base, strict=True))
 
 
 def fast_difference(task: str, decisions: int = 20) -> float:
@@ -195,40 +215,45 @@ class Workers:
 def measure(tasks: list[str], modes: list[str], decisions: int, workers: list[int]) -> dict[str, Any]:
     """Everything `softaug bench env` prints, as JSON values."""
     rows, fast = [], []
-    turns = 1 + max(1, -(-decisions // DECISIONS_PER_TURN))
-    pool = Workers(max(workers)) if workers else None
     for task in tasks:
-        timed = [TimedEnv(task, mode) for mode in modes]
-        timed_fast = TimedEnv(task, modes[0], render="fast")
-        for turn in range(turns):
-            for env in [*timed, timed_fast][:: 1 if turn % 2 else -1]:
-                env.turn()
-        task_rows = [env.row() for env in timed]
-        fast_row = timed_fast.row()
-        fast.append(
-            {
-                "task": task,
-                "mode": modes[0],
-                "exact_ms": task_rows[0].decision,
-                "fast_ms": fast_row.decision,
-                "pixel_difference": fast_difference(task),
-            }
-        )
-        for env in [*timed, timed_fast]:
-            env.env.close()
-        for row in task_rows if pool else []:
-            assert pool is not None
-            pool.make(task, row.mode)
-            row.frames_per_second = {n: pool.frames_per_second(n, decisions) for n in workers}
+        task_rows, fast_row = measure_task(task, modes, decisions)
         rows += task_rows
-    if pool:
-        pool.stop()
+        fast.append(fast_row)
+    if workers:
+        pool = Workers(max(workers))
+        try:
+            for row in rows:
+                pool.make(row.task, row.mode)
+                row.frames_per_second = {n: pool.frames_per_second(n, decisions) for n in workers}
+        finally:
+            pool.stop()
     return {
         "machine": describe_machine(),
         "decisions": decisions,
         "rows": [asdict(row) for row in rows],
         "fast": fast,
         "goals": check_goals(rows),
+    }
+
+
+def measure_task(task: str, modes: list[str], decisions: int) -> tuple[list[Row], dict[str, Any]]:
+    """All modes of a task in turns, and `render="fast"` beside the first of them."""
+    timed = [TimedEnv(task, mode) for mode in modes]
+    timed_fast = TimedEnv(task, modes[0], render="fast")
+    for turn in range(1 + -(-decisions // DECISIONS_PER_TURN)):
+        for env in [*timed, timed_fast][:: 1 if turn % 2 else -1]:
+            env.turn()
+    train = next((env for env in timed if env.mode == "train"), None)
+    rows, fast_row = [env.row(train) for env in timed], timed_fast.row(timed[0])
+    for env in [*timed, timed_fast]:
+        env.env.close()
+    return rows, {
+        "task": task,
+        "mode": modes[0],
+        "exact_ms": rows[0].decision,
+        "fast_ms": fast_row.decision,
+        "fast_vs_exact": fast_row.decision_vs_train,
+        "pixel_difference": fast_difference(task),
     }
 
 
@@ -248,13 +273,12 @@ def describe_machine() -> dict[str, Any]:
 
 def check_goals(rows: list[Row]) -> list[dict[str, Any]]:
     """Each goal with its worst and its median value over the rows it is about."""
-    train = {row.task: row for row in rows if row.mode == "train"}
     video = [row for row in rows if Mode.parse(row.mode).family == "video"]
     color = [row for row in rows if Mode.parse(row.mode).family == "color"]
     values = [
         [row.chroma_key for row in video],
-        [row.decision / train[row.task].decision for row in video if row.task in train],
-        [row.reset / train[row.task].reset for row in color if row.task in train],
+        [row.decision_vs_train for row in video if row.decision_vs_train is not None],
+        [row.reset_vs_train for row in color if row.reset_vs_train is not None],
         [100 * row.rest / (row.physics + row.render) for row in rows],
     ]
     return [
@@ -280,7 +304,8 @@ def show(result: dict[str, Any]) -> None:
     workers = sorted({n for row in result["rows"] for n in row["frames_per_second"]})
     table = Table(
         title=f"ms per decision in total and in parts, and per reset (100x100, {machine['gl']}, {machine['cpus']} CPUs)",
-        caption="medians of interleaved turns; physics: dm_control steps; f/s xN: env steps per second, N workers",
+        caption="physics: dm_control steps"
+        + ("; f/s xN: env steps per second, N workers" if workers else ""),
         box=box.SIMPLE_HEAD,
         padding=0,
         show_edge=False,
@@ -312,7 +337,7 @@ def show(result: dict[str, Any]) -> None:
             row["mode"],
             f"{row['exact_ms']:.2f}",
             f"{row['fast_ms']:.2f}",
-            f"{row['exact_ms'] / row['fast_ms']:.2f}x",
+            f"{1 / row['fast_vs_exact']:.2f}x",
             f"{row['pixel_difference']:.3f}",
         )
     console.print(fast)
@@ -334,7 +359,7 @@ def show(result: dict[str, Any]) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", nargs="+", default=list(PAPER_TASKS), help="dm_control suite tasks")
     parser.add_argument("--modes", nargs="+", default=list(MODES), help="visual modes")
-    parser.add_argument("--decisions", type=int, default=60, help="decisions measured per task and mode")
+    parser.add_argument("--decisions", type=int, default=100, help="decisions measured per task and mode")
     parser.add_argument(
         "--workers", nargs="*", type=int, default=[1, 2], help="numbers of processes to measure"
     )
@@ -343,6 +368,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     modes = [Mode.parse(name).name for name in args.modes]
+    for task in args.tasks:
+        domain_and_task(task)
+    if args.decisions < 1 or any(count < 1 for count in args.workers):
+        raise UserError("--decisions and --workers take whole numbers from 1.")
     result = measure(args.tasks, modes, args.decisions, args.workers)
     if args.json:
         print(json.dumps(result, indent=2))

@@ -79,6 +79,7 @@ class DMCEnv(gymnasium.Env):
         self.mode = Mode.parse(mode)
         self.action_repeat = default_action_repeat(task) if action_repeat is None else action_repeat
         self.render_mode = render_mode
+        self._render_setting = render
         _check_whole("image_size", image_size, MIN_IMAGE_SIZE, MAX_IMAGE_SIZE)
         _check_whole("frame_stack", frame_stack, 1, 100)
         _check_whole("action_repeat", self.action_repeat, 1, 1000)
@@ -238,6 +239,7 @@ class DMCEnv(gymnasium.Env):
             "action_repeat": self.action_repeat,
             "observation_shape": list(self._stack.shape),
             "media": self._media,
+            "render": self._render_setting,
         }
 
     def _check_open(self) -> None:
