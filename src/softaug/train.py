@@ -395,6 +395,7 @@ def train(
         if run.finished:
             return _finished(run, keep_replay)
         at = training.at
+        console.close()
         console.say(f"stopped after {at.decisions:,} decisions; go on with: softaug train --resume {out}")
         return Result(out, at.decisions, at.frames, agent.updates, finished=False, evaluation={})
 
