@@ -1,0 +1,254 @@
+"""The learner's step written as plainly as possible: what the fast one must equal, and what it is timed against.
+
+Whole batches at once, contiguous NCHW, pixels divided by 255, one loop over samples per augmentation, an
+ordinary Adam, moving averages tensor by tensor, `backward` into everything, and each network calling the encoder
+for itself, as the first public code of the paper does. `PlainLearner(agent)` copies the agent's weights and draws
+from equal generators in the same order, so both take the same step up to rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from softaug.agent import Agent
+from softaug.augment import RandomConv, RandomCrop, RandomOverlay, RandomShift, draw_integers
+from softaug.auxiliary.curl import CurlTask
+from softaug.auxiliary.inverse_dynamics import InverseDynamicsTask
+from softaug.auxiliary.soda import SodaTask
+from softaug.replay import Batch, Replay
+
+# --- replay and augmentations ----------------------------------------------------------------------------
+
+
+def stacks(replay: Replay, slots: np.ndarray) -> Tensor:
+    """Observations, float (B, 3k, H, W), sample by sample and frame by frame."""
+    observations = []
+    for slot in slots:
+        first = replay.starts[slot % replay.slots]
+        wanted = [max(slot - age, first) for age in reversed(range(replay.frame_stack))]
+        frames = [replay.frames[number % replay.slots].transpose(2, 0, 1) for number in wanted]
+        observations.append(np.concatenate(frames))
+    return torch.from_numpy(np.stack(observations)).float()
+
+
+def sample(replay: Replay, batch_size: int, rng: np.random.Generator, n_step: int = 1) -> Batch:
+    """The same transitions as `replay.sample` would give with this `rng`."""
+    slots = replay._draw(batch_size, rng, replay._has_transition)
+    rewards, discounts, next_slots = [], [], []
+    for slot in slots:
+        reward, discount = 0.0, 1.0
+        for _ in range(n_step):
+            here = slot % replay.slots
+            if replay.last[here] or discount == 0:
+                break
+            reward += discount * float(replay.rewards[here])
+            discount *= 0.0 if replay.terminated[here] else replay.discount
+            slot += 1
+        rewards.append(reward)
+        discounts.append(discount)
+        next_slots.append(slot)
+    return Batch(
+        obs=stacks(replay, slots),
+        action=torch.from_numpy(np.stack([replay.actions[slot % replay.slots] for slot in slots])),
+        reward=torch.tensor(rewards)[:, None],
+        discount=torch.tensor(discounts)[:, None],
+        next_obs=stacks(replay, np.array(next_slots)),
+    )
+
+
+def sample_observations(replay: Replay, batch_size: int, rng: np.random.Generator) -> Tensor:
+    return stacks(replay, replay._draw(batch_size, rng, replay._has_stack))
+
+
+def crop(obs: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    top = draw_integers(obs.shape[2] - size + 1, len(obs), generator)
+    left = draw_integers(obs.shape[3] - size + 1, len(obs), generator)
+    return torch.stack([o[:, y : y + size, x : x + size] for o, y, x in zip(obs, top, left, strict=True)])
+
+
+def shift(obs: Tensor, pad: int, generator: torch.Generator) -> Tensor:
+    return crop(F.pad(obs, (pad, pad, pad, pad), mode="replicate"), obs.shape[2], generator)
+
+
+def random_conv(obs: Tensor, generator: torch.Generator) -> Tensor:
+    batch, channels, height, width = obs.shape
+    weights = torch.randn(batch, 3, 3, 3, 3, generator=generator)
+    views = []
+    for o, weight in zip(obs, weights, strict=True):
+        frames = o.view(channels // 3, 3, height, width) / 255
+        padded = F.pad(frames, (1, 1, 1, 1), mode="replicate")
+        views.append(torch.sigmoid(F.conv2d(padded, weight)).view(channels, height, width) * 255)
+    return torch.stack(views)
+
+
+def overlay(obs: Tensor, augment: RandomOverlay, generator: torch.Generator) -> Tensor:
+    seed = int(torch.randint(2**62, (1,), generator=generator))
+    batch, channels, height, width = obs.shape
+    images = augment.images.sample(batch, height, width, np.random.default_rng(seed))
+    epsilon = torch.from_numpy(images).permute(0, 3, 1, 2).float().repeat(1, channels // 3, 1, 1)
+    return (1 - augment.alpha) * obs + augment.alpha * epsilon
+
+
+# --- the step --------------------------------------------------------------------------------------------
+
+
+def encode(encoder: nn.Module, obs: Tensor) -> Tensor:
+    """Features, flat (B, F): every convolution in turn, ReLU between them."""
+    x = obs / 255
+    for i, conv in enumerate(layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d)):
+        x = conv(x if i == 0 else torch.relu(x))
+    return x.flatten(1)
+
+
+def move_average(target: nn.Module, online: nn.Module, tau: float) -> None:
+    for old, new in zip(target.parameters(), online.parameters(), strict=True):
+        old.data.copy_((1 - tau) * old.data + tau * new.data)
+    for old, new in zip(target.buffers(), online.buffers(), strict=True):
+        if old.is_floating_point():
+            old.data.copy_((1 - tau) * old.data + tau * new.data)
+        else:
+            old.data.copy_(new.data)
+
+
+class PlainLearner:
+    """One agent's updates, plainly (on the CPU)."""
+
+    def __init__(self, agent: Agent):
+        # One deepcopy, so that what the agent's parts share (the encoder) is shared here too.
+        self.sac, self.auxiliary = copy.deepcopy((agent.sac, agent.auxiliary))
+        for module in (self.sac, self.auxiliary):
+            if module is not None:
+                module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        self.agent = agent  # its settings; its weights and generators are not touched
+        self.updates = agent.updates
+        self.generator = torch.Generator()
+        self.generator.set_state(agent.generator.get_state())
+        self.replay_rng = copy.deepcopy(agent.replay_rng)
+        owned = {
+            "actor": [*self.sac.actor.parameters()],
+            "critic": [*self.sac.encoder.parameters(), *self.sac.critic.parameters()],
+            "alpha": [self.sac.log_alpha],
+            "auxiliary": [] if self.auxiliary is None else [*self.auxiliary.parameters()],
+        }
+        self.optimisers = {}
+        for name, theirs in agent.optimisers.items():
+            group = theirs.param_groups[0]
+            parameters = [parameter for parameter in owned[name] if parameter.requires_grad]
+            # foreach=False: tensor by tensor.
+            self.optimisers[name] = torch.optim.Adam(
+                parameters, lr=group["lr"], betas=group["betas"], foreach=False
+            )
+
+    def weak(self, obs: Tensor) -> Tensor:
+        augment = self.agent.weak
+        if isinstance(augment, RandomShift):
+            return shift(obs, augment.pad, self.generator)
+        assert isinstance(augment, RandomCrop)
+        return crop(obs, augment.size, self.generator)
+
+    def strong(self, obs: Tensor) -> Tensor:
+        augment = self.agent.strong
+        if isinstance(augment, RandomConv):
+            return random_conv(obs, self.generator)
+        assert isinstance(augment, RandomOverlay)
+        return overlay(obs, augment, self.generator)
+
+    def bellman_target(self, next_view: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        with torch.no_grad():
+            action, log_prob = self.sac.actor.sample(encode(self.sac.encoder, next_view), self.generator)
+            q1, q2 = self.sac.target_critic(encode(self.sac.target_encoder, next_view), action)
+            return reward + discount * (torch.min(q1, q2) - self.sac.log_alpha.exp() * log_prob)
+
+    def critic_loss(self, view: Tensor, action: Tensor, target: Tensor, strong_view: Tensor | None) -> Tensor:
+        losses = []
+        for pixels in [view] if strong_view is None else [view, strong_view]:
+            q1, q2 = self.sac.critic(encode(self.sac.encoder, pixels), action)
+            losses.append(F.mse_loss(q1, target) + F.mse_loss(q2, target))
+        return sum(losses, torch.tensor(0.0)) / len(losses)
+
+    def actor_losses(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        action, log_prob = self.sac.actor.sample(encode(self.sac.encoder, view).detach(), self.generator)
+        q1, q2 = self.sac.critic(encode(self.sac.encoder, view).detach(), action)
+        alpha = self.sac.log_alpha.exp()
+        actor_loss = (alpha.detach() * log_prob - torch.min(q1, q2)).mean()
+        alpha_loss = (alpha * (-log_prob - self.sac.target_entropy).detach()).mean()
+        return actor_loss, alpha_loss
+
+    def soda_loss(self, observations: Tensor) -> Tensor:
+        task = self.auxiliary
+        assert isinstance(task, SodaTask)
+        o, o_prime = self.weak(observations), self.strong(self.weak(observations))
+        z_hat = task.h_theta(task.g_theta(encode(task.f_theta, o_prime)))
+        with torch.no_grad():
+            z_star = task.g_psi(encode(task.f_psi, o))
+        z_hat = z_hat / z_hat.norm(dim=1, keepdim=True)
+        z_star = z_star / z_star.norm(dim=1, keepdim=True)
+        return ((z_hat - z_star) ** 2).sum(dim=1).mean()
+
+    def curl_loss(self, observations: Tensor) -> Tensor:
+        task = self.auxiliary
+        assert isinstance(task, CurlTask)
+        query = task.projection(encode(task.encoder, self.weak(observations)))
+        with torch.no_grad():
+            key = task.key_projection(encode(task.key_encoder, self.weak(observations)))
+        logits = torch.matmul(query, torch.matmul(task.W, key.T))
+        return F.cross_entropy(logits, torch.arange(len(logits)))
+
+    def inverse_dynamics_loss(self, batch: Batch) -> Tensor:
+        task = self.auxiliary
+        assert isinstance(task, InverseDynamicsTask)
+        here = task.projection(encode(task.encoder, self.weak(batch.obs)))
+        there = task.projection(encode(task.encoder, self.weak(batch.next_obs)))
+        return F.mse_loss(task.mlp(torch.cat([here, there], dim=1)), batch.action)
+
+    def auxiliary_loss(self, replay: Replay) -> Tensor:
+        size = self.agent.aux_batch_size
+        if isinstance(self.auxiliary, InverseDynamicsTask):
+            return self.inverse_dynamics_loss(sample(replay, size, self.replay_rng))
+        observations = sample_observations(replay, size, self.replay_rng)
+        return (self.soda_loss if isinstance(self.auxiliary, SodaTask) else self.curl_loss)(observations)
+
+    def update(self, replay: Replay) -> dict[str, Tensor]:
+        """What `Agent.update` does; returns the losses."""
+        agent, losses = self.agent, {}
+        batch = sample(replay, agent.batch_size, self.replay_rng, agent.n_step)
+        view, next_view, strong_view = self.weak(batch.obs), self.weak(batch.next_obs), None
+        if "rl" in agent.strong_in:
+            view, next_view = self.strong(view), self.strong(next_view)
+        if "critic" in agent.strong_in:
+            strong_view = self.strong(view)
+        target = self.bellman_target(next_view, batch.reward, batch.discount)
+        losses["critic_loss"] = self.critic_loss(view, batch.action, target, strong_view)
+        self._step("critic", losses["critic_loss"])
+        if self.updates % agent.actor_every == 0:
+            losses["actor_loss"], alpha_loss = self.actor_losses(view)
+            self._step("actor", losses["actor_loss"])
+            self._step("alpha", alpha_loss)
+        if self.updates % agent.target_every == 0:
+            self._update_target()
+        if self.auxiliary is not None and self.updates % agent.aux_every == 0:
+            losses["aux_loss"] = self.auxiliary_loss(replay)
+            self._step("auxiliary", losses["aux_loss"])
+            if isinstance(self.auxiliary, SodaTask):
+                task = self.auxiliary
+                move_average(task.f_psi, task.f_theta, task.tau)
+                move_average(task.g_psi, task.g_theta, task.tau)
+        self.updates += 1
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def _step(self, name: str, loss: Tensor) -> None:
+        self.optimisers[name].zero_grad()
+        loss.backward()
+        self.optimisers[name].step()
+
+    def _update_target(self) -> None:
+        sac = self.sac
+        move_average(sac.target_critic.q1, sac.critic.q1, sac.critic_tau)
+        move_average(sac.target_critic.q2, sac.critic.q2, sac.critic_tau)
+        move_average(sac.target_critic.projection, sac.critic.projection, sac.encoder_tau)
+        move_average(sac.target_encoder, sac.encoder, sac.encoder_tau)

@@ -1,0 +1,301 @@
+"""`softaug bench update`: time of a decision's learning, per method, beside the plain version and the matmul peak.
+
+Our learner and the plain one run in a process each and take turns with a large matrix product, round by round,
+so that a busy machine slows all three alike. Times are the shortest over the rounds (what the machine can do);
+`*_median` fields are medians. A decision is one update; times are averaged over the update schedule.
+
+Useful work: the encoder's convolutions that the algorithm cannot do without. A forward pass counts once; a pass
+that is trained counts three times (forward, gradient of weights, gradient of inputs), less the input gradient of
+the first layer, which nobody needs. A plain update does the same useful work, whatever else it computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from softaug.agent import Agent, make_agent
+from softaug.benchmarks.plain import PlainLearner
+from softaug.config import PRESETS, Config, make_config
+from softaug.errors import UserError
+from softaug.memory import keep_freed_memory
+from softaug.methods import METHODS, get_method
+from softaug.replay import Replay
+
+ACTION_DIM = 6  # walker's
+MATMUL_SIZE = 2048
+GOALS = {"fraction_of_peak": 0.75, "speedup": 2.0, "replay_fraction": 0.03, "peak_rss_gb": 3.0}
+
+
+# --- useful work -----------------------------------------------------------------------------------------
+
+
+def layer_flops(config: Config) -> list[int]:
+    """Floating-point operations of each convolution for one image, forward."""
+    channels, size, flops = 3 * config.frame_stack, config.crop_size, []
+    for filters, stride in zip(config.filters, config.strides, strict=True):
+        size = (size - 3) // stride + 1
+        flops.append(2 * size * size * filters * channels * 9)
+        channels = filters
+    return flops
+
+
+def useful_gflop(config: Config) -> float:
+    """The encoder's useful work per update, averaged over the schedule (see above)."""
+    row, layers = config.row, layer_flops(config)
+    # Images per update: the next view through the online and the target encoder, the actor's view.
+    forward = config.batch_size * (2 + 1 / config.actor_every)
+    trained = config.batch_size * (2.0 if "critic" in row.strong_in else 1.0)
+    auxiliary = config.aux_batch_size / config.aux_every
+    if row.auxiliary in ("soda", "curl"):  # a target or key without gradient, and a prediction or query
+        forward += auxiliary
+        trained += auxiliary
+    elif row.auxiliary == "inverse_dynamics":  # both ends of a transition
+        trained += 2 * auxiliary
+    return (forward * sum(layers) + trained * (3 * sum(layers) - layers[0])) / 1e9
+
+
+def schedule(config: Config) -> int:
+    """Updates after which the schedule of actor, target and auxiliary task repeats."""
+    return math.lcm(config.actor_every, config.target_every, config.aux_every)
+
+
+# --- one learner in its own process ----------------------------------------------------------------------
+
+
+def make_replay(config: Config, directory: Path, *, decisions: int = 1000, length: int = 250) -> Replay:
+    """A memory-mapped replay of noise."""
+    rng = np.random.default_rng(0)
+    frame_shape = (config.image_size, config.image_size, 3)
+    replay = Replay(
+        directory,
+        capacity=decisions,
+        slack=length,
+        episode_decisions=length,
+        frame_shape=frame_shape,
+        frame_stack=config.frame_stack,
+        action_dim=ACTION_DIM,
+        discount=config.discount,
+    )
+    for decision in range(decisions):
+        if decision % length == 0:
+            replay.begin_episode(rng.integers(0, 256, frame_shape, dtype=np.uint8))
+        action = rng.uniform(-1, 1, ACTION_DIM).astype(np.float32)
+        replay.add(action, rng.uniform(), False, rng.integers(0, 256, frame_shape, dtype=np.uint8))
+    return replay
+
+
+def serve(connection: Connection, config: Config, variant: str, threads: int, directory: Path) -> None:
+    """Answer "update" with seconds per update, "replay" with sampling's share of the time, "rss" with peak GB."""
+    torch.set_num_threads(threads)
+    if variant == "ours":
+        keep_freed_memory()  # as training does; the plain learner goes without
+    obs_shape = (3 * config.frame_stack, config.image_size, config.image_size)
+    agent = make_agent(config, obs_shape, ACTION_DIM)
+    learner = agent if variant == "ours" else PlainLearner(agent)
+    replay = make_replay(config, directory / variant)
+    while True:  # until `measure` ends this process
+        request = connection.recv()
+        if request == "update":
+            begun = time.perf_counter()
+            for _ in range(schedule(config)):
+                learner.update(replay)
+            connection.send((time.perf_counter() - begun) / schedule(config))
+        elif request == "replay":
+            connection.send(replay_share(agent, replay, schedule(config)))
+        elif request == "rss":
+            connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)  # Linux counts in kB
+
+
+def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
+    """What part of `updates` updates goes into gathering, stacking, cropping and turning pixels into floats."""
+    spent = 0.0
+
+    def timed(function: Any, to_float: bool = False) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal spent
+            begun = time.perf_counter()
+            result = function(*args, **kwargs)
+            if to_float:  # the encoder would do it, piece by piece
+                result = result.to(torch.float32)
+            spent += time.perf_counter() - begun
+            return result
+
+        return call
+
+    owners = [owner for owner in (agent, agent.auxiliary) if owner is not None]
+    weak = agent.weak
+    for owner in owners:
+        owner.weak = timed(weak, to_float=True)  # type: ignore[assignment]
+    timed_replay = _TimedReplay(timed(replay.sample), timed(replay.sample_observations))
+    begun = time.perf_counter()
+    for _ in range(updates):
+        agent.update(timed_replay)  # type: ignore[arg-type]
+    share = spent / (time.perf_counter() - begun)
+    for owner in owners:
+        owner.weak = weak
+    return share
+
+
+class _TimedReplay:
+    def __init__(self, sample: Any, sample_observations: Any):
+        self.sample, self.sample_observations = sample, sample_observations
+
+
+# --- the measurement -------------------------------------------------------------------------------------
+
+
+def measure(config: Config, *, rounds: int, threads: int) -> dict[str, Any]:
+    """One method: our learner, the plain one and the matrix product, interleaved."""
+    square = torch.rand(2, MATMUL_SIZE, MATMUL_SIZE)
+    product = torch.empty(MATMUL_SIZE, MATMUL_SIZE)
+    times: dict[str, list[float]] = {"matmul": [], "ours": [], "plain": []}
+    shares = []
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="softaug-bench-") as directory:
+        workers, connections = [], {}
+        for variant in ("ours", "plain"):
+            connections[variant], theirs = context.Pipe()
+            arguments = (theirs, config, variant, threads, Path(directory))
+            workers.append(context.Process(target=serve, args=arguments, daemon=True))
+            workers[-1].start()
+            theirs.close()
+        try:
+            for round_number in range(rounds + 1):
+                for _ in range(3):
+                    begun = time.perf_counter()
+                    torch.mm(square[0], square[1], out=product)
+                    times["matmul"].append(time.perf_counter() - begun)
+                seconds = {variant: _ask(connections[variant], "update") for variant in connections}
+                if round_number > 0:  # the first round warms up: memory, kernels, page cache
+                    times["ours"].append(seconds["ours"])
+                    times["plain"].append(seconds["plain"])
+                    shares.append(_ask(connections["ours"], "replay"))
+            peak_rss_gb = _ask(connections["ours"], "rss")
+        finally:
+            for worker in workers:
+                worker.terminate()
+                worker.join()
+            for connection in connections.values():
+                connection.close()
+    return summary(config, times, shares, peak_rss_gb)
+
+
+def _ask(connection: Connection, request: str) -> float:
+    connection.send(request)
+    return connection.recv()
+
+
+def summary(
+    config: Config, times: dict[str, list[float]], shares: list[float], peak_rss_gb: float
+) -> dict[str, Any]:
+    """A row of the result from the seconds of each round."""
+    work, matmul_gflop = useful_gflop(config), 2 * MATMUL_SIZE**3 / 1e9
+    best = {name: min(seconds) for name, seconds in times.items()}
+    middle = {name: float(np.median(seconds)) for name, seconds in times.items()}
+    peak = matmul_gflop / best["matmul"]
+    return {
+        "method": config.method,
+        "ms_per_decision": 1e3 * best["ours"],
+        "ms_per_decision_median": 1e3 * middle["ours"],
+        "useful_gflop": work,
+        "gflops": work / best["ours"],
+        "peak_gflops": peak,
+        "fraction_of_peak": work / best["ours"] / peak,
+        "fraction_of_peak_median": work / middle["ours"] / (matmul_gflop / middle["matmul"]),
+        "plain_ms_per_decision": 1e3 * best["plain"],
+        "plain_fraction_of_peak": work / best["plain"] / peak,
+        "speedup": best["plain"] / best["ours"],
+        "speedup_median": middle["plain"] / middle["ours"],
+        "replay_fraction": min(shares),
+        "peak_rss_gb": peak_rss_gb,
+    }
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+def show(result: dict[str, Any]) -> None:
+    table = Table(
+        title=f"Learning per decision, preset {result['preset']}, {result['threads']} threads",
+        caption="shortest of the rounds; useful: the encoder's convolutions; peak: fp32 matmul, interleaved",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for name in ("method", "ms", "GFLOP/s", "of peak", "plain ms", "of peak", "speed-up", "replay", "GB"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    paper = result["preset"] == "paper"
+    for row in result["methods"]:
+        soda = paper and row["method"].startswith("soda_")
+        table.add_row(
+            row["method"],
+            f"{row['ms_per_decision']:.0f}" if paper else f"{row['ms_per_decision']:.1f}",
+            f"{row['gflops']:.0f}",
+            _judged(row, "fraction_of_peak", ".2f", soda),
+            f"{row['plain_ms_per_decision']:.0f}" if paper else f"{row['plain_ms_per_decision']:.1f}",
+            f"{row['plain_fraction_of_peak']:.2f}",
+            _judged(row, "speedup", ".2f", paper) + "x",
+            _judged(row, "replay_fraction", ".1%", paper),
+            _judged(row, "peak_rss_gb", ".1f", soda),
+        )
+    console = Console()
+    console.print(table)
+    if paper:
+        console.print(
+            "Goals at paper size: SODA at least 0.75 of peak and at most 3 GB; "
+            "every method at least 2x the plain version; replay at most 3%."
+        )
+
+
+def _judged(row: dict[str, Any], name: str, form: str, goal_applies: bool) -> str:
+    text = format(row[name], form)
+    if not goal_applies:
+        return text
+    at_least = name in ("fraction_of_peak", "speedup")
+    met = row[name] >= GOALS[name] if at_least else row[name] <= GOALS[name]
+    return f"[{'green' if met else 'red'}]{text}[/]"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--methods", default="all", help="all, or names separated by commas")
+    parser.add_argument("--preset", default="paper", choices=PRESETS, help="sizes of images and networks")
+    parser.add_argument("--updates", type=int, default=6, help="updates measured per method")
+    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's own choice")
+    parser.add_argument("--images", default="procedural", help="overlay images: a folder or 'procedural'")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    names = list(METHODS) if args.methods == "all" else [get_method(n).name for n in args.methods.split(",")]
+    if args.updates < 1:
+        raise UserError(f"--updates is {args.updates}; measure at least one update")
+    if args.threads > 0:
+        torch.set_num_threads(args.threads)
+    threads = torch.get_num_threads()
+    rows = []
+    for name in names:
+        print(f"{name} ({len(rows) + 1}/{len(names)}) ...", file=sys.stderr, flush=True)
+        config = make_config(method=name, preset=args.preset, device="cpu", images=args.images)
+        rounds = -(-args.updates // schedule(config))
+        rows.append(measure(config, rounds=rounds, threads=threads))
+    result = {"preset": args.preset, "threads": threads, "updates": args.updates, "methods": rows}
+    if args.json:
+        print(json.dumps(result, indent=2))
+    else:
+        show(result)
+    return 0

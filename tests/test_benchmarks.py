@@ -1,0 +1,143 @@
+"""The fast learner takes the plain one's step: same losses, same gradients, for every method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from fakes import FakeImages
+from tiny import ACTION_DIM, obs_shape, tiny_agent, tiny_method, tiny_replay
+from torch import nn
+
+from softaug.agent import Agent, make_agent
+from softaug.benchmarks import plain
+from softaug.benchmarks.plain import PlainLearner
+from softaug.config import Config, make_config
+from softaug.methods import METHODS
+from softaug.replay import Replay
+
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+class NoiseImages(FakeImages):
+    """Pictures of noise, so that a wrong pixel shows."""
+
+    def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+def make_pair(config: Config) -> tuple[Agent, PlainLearner]:
+    agent = make_agent(config, obs_shape(config), ACTION_DIM, images=NoiseImages())
+    # Moved biases, targets and temperature: at their starting values too much would be equal or zero.
+    draws = torch.Generator().manual_seed(5)
+    for parameter in [*agent.sac.parameters(), *(agent.auxiliary.parameters() if agent.auxiliary else ())]:
+        parameter.data.add_(0.02 * torch.randn(parameter.shape, generator=draws))
+    return agent, PlainLearner(agent)
+
+
+class Gradients:
+    """Every optimiser's gradients at the moment of its steps, by optimiser and step number."""
+
+    def __init__(self, optimisers: dict[str, torch.optim.Optimizer]):
+        self.steps: dict[str, list[list[torch.Tensor]]] = {name: [] for name in optimisers}
+        for name, optimiser in optimisers.items():
+            optimiser.register_step_pre_hook(
+                lambda optimiser, args, kwargs, name=name: self._keep(name, optimiser)
+            )
+
+    def _keep(self, name: str, optimiser: torch.optim.Optimizer) -> None:
+        gradients = [p.grad for group in optimiser.param_groups for p in group["params"]]
+        self.steps[name].append([gradient.clone() for gradient in gradients])
+
+
+# Adam turns a gradient's rounding into whole steps, so gradients are compared where every step is too small to
+# move a weight; test_learning_goes_the_same_way covers the steps.
+STILL = {"actor_lr": 1e-30, "critic_lr": 1e-30, "alpha_lr": 1e-30, "aux_lr": 1e-30}
+
+
+def check_gradients(config: Config, replay: Replay, *, updates: int, rtol: float = 1e-3) -> None:
+    agent, learner = make_pair(config)
+    ours, theirs = Gradients(agent.optimisers), Gradients(learner.optimisers)
+    for _ in range(updates):
+        check_losses(agent.update(replay), learner.update(replay), rtol=1e-4)
+    for name, steps in theirs.steps.items():
+        assert len(steps) == len(ours.steps[name]) > 0, name
+        for our_step, their_step in zip(ours.steps[name], steps, strict=True):
+            overall = max(float(gradient.norm()) for gradient in their_step)
+            assert overall > 0, name
+            for mine, naive in zip(our_step, their_step, strict=True):
+                # A bias before BatchNorm has a gradient of nothing but rounding: hence the second term.
+                assert float((mine - naive).norm()) <= rtol * float(naive.norm()) + 1e-6 * overall, name
+
+
+def check_losses(metrics: dict[str, torch.Tensor], losses: dict[str, torch.Tensor], *, rtol: float) -> None:
+    assert losses.keys() == {name for name in metrics if name.endswith("_loss")}
+    for name, loss in losses.items():
+        torch.testing.assert_close(metrics[name], loss, rtol=rtol, atol=1e-5, msg=name)
+
+
+@every_method
+def test_losses_and_gradients_equal_the_plain_ones(method):
+    config = tiny_method(method, n_step=2, **STILL)
+    check_gradients(config, tiny_replay(config), updates=3)
+
+
+@every_method
+def test_a_batch_in_pieces_equals_the_plain_whole(method, monkeypatch):
+    monkeypatch.setattr("softaug.networks.CPU_PIECE", 3)
+    config = tiny_method(method, **STILL)
+    check_gradients(config, tiny_replay(config), updates=1)
+
+
+@every_method
+def test_learning_goes_the_same_way(method):
+    config = tiny_method(method)
+    replay = tiny_replay(config)
+    agent, learner = make_pair(config)
+    for _ in range(4):
+        check_losses(agent.update(replay), learner.update(replay), rtol=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["soda_conv", "svea_overlay", "pad", "curl"])
+def test_losses_and_gradients_equal_the_plain_ones_at_paper_size(method):
+    """Of millions of units a few lie so near ReLU's kink that rounding puts them on its other side, which moves
+    the gradients of the layers below by some 0.2 % at once (in float64 as well); all others agree to 1e-5."""
+    config = make_config(method=method, device="cpu", **STILL)
+    check_gradients(config, tiny_replay(config, episodes=3, length=20), updates=1, rtol=1e-2)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_plain_sampling_equals_the_replays(n_step):
+    replay = tiny_replay(tiny_method("sac"), episodes=5, length=7)
+    for seed in range(5):
+        ours = replay.sample(16, np.random.default_rng(seed), n_step)
+        theirs = plain.sample(replay, 16, np.random.default_rng(seed), n_step)
+        for mine, naive in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine.float(), naive.float())
+        assert torch.equal(
+            replay.sample_observations(16, np.random.default_rng(seed)).float(),
+            plain.sample_observations(replay, 16, np.random.default_rng(seed)),
+        )
+
+
+def test_the_plain_learner_leaves_the_agent_alone():
+    agent = tiny_agent("soda")
+    before = agent.state()
+    PlainLearner(agent).update(tiny_replay(tiny_method("soda")))
+    after = agent.state()
+    assert (
+        torch.equal(before["generator"], after["generator"]) and before["replay_rng"] == after["replay_rng"]
+    )
+    assert all(torch.equal(before["sac"][name], tensor) for name, tensor in after["sac"].items())
+
+
+def test_the_plain_learner_is_plain():
+    """Contiguous NCHW weights and an unfused Adam; the encoder still shared by all that share it in the agent."""
+    agent = tiny_agent("pad")
+    learner = PlainLearner(agent)
+    convolutions = [layer for layer in learner.sac.modules() if isinstance(layer, nn.Conv2d)]
+    assert convolutions and all(layer.weight.is_contiguous() for layer in convolutions)
+    assert learner.auxiliary.encoder.trunk is learner.sac.encoder.trunk
+    assert learner.sac.encoder.trunk is not agent.sac.encoder.trunk
+    assert not any(optimiser.param_groups[0]["fused"] for optimiser in learner.optimisers.values())
