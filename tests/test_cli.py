@@ -40,7 +40,7 @@ def test_every_command_has_help(command, capsys):
         (["train", "--task", "walker_fly", "--out", "x"], "walker_fly"),
         (["train", "--resume", "no/such/run"], "no/such/run"),
         (["eval", "no/such/run"], "no/such/run"),
-        (["play", "no/such/run"], "no/such/run"),
+        (["play", "no/such/run", "--out", "x.mp4"], "no/such/run"),
         (["export", "no/such/run"], "no/such/run"),
         (["gallery", "--out", "no/such/folder/x.png"], "does not exist"),
         (["gallery", "--out", "x.txt"], ".png"),
@@ -78,14 +78,24 @@ def test_doctor_names_a_missing_package_and_stops(monkeypatch):
 
 def test_gallery_places_every_picture():
     red, blue = np.full((10, 10, 3), (200, 0, 0), np.uint8), np.full((10, 10, 3), (0, 0, 200), np.uint8)
-    page = np.asarray(draw([Section(["a", "b"], [Row("one", [red, blue]), Row("two", [blue, blue])])], "caption"))
+    page = np.asarray(
+        draw([Section(["a", "b"], [Row("one", [red, blue]), Row("two", [blue, blue])])], "caption")
+    )
     assert (page == (200, 0, 0)).all(-1).sum() == 128 * 128
     assert (page == (0, 0, 200)).all(-1).sum() == 3 * 128 * 128
 
 
 def test_gallery_command_draws_real_environments(tmp_path, capsys):
     out = tmp_path / "gallery.png"
-    arguments = ["--tasks", "cartpole_swingup", "--modes", "train,video_easy", "--videos", "procedural", "--json"]
+    arguments = [
+        "--tasks",
+        "cartpole_swingup",
+        "--modes",
+        "train,video_easy",
+        "--videos",
+        "procedural",
+        "--json",
+    ]
     assert cli.main(["gallery", "--out", str(out), *arguments]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["media"]["video_easy"] == "procedural"

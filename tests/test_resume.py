@@ -17,11 +17,11 @@ from fakes import DotFactory, FakeImages, tiny_config, train_dot
 
 from softaug import checkpoint, log
 from softaug.errors import UserError
-from softaug.train import train
+from softaug.training import train
 
 # A fresh process that has imported everything is forked for each run: it starts in milliseconds.
 FORK_SERVER = multiprocessing.get_context("forkserver")
-FORK_SERVER.set_forkserver_preload(["fakes", "softaug.train", "torch._dynamo"])
+FORK_SERVER.set_forkserver_preload(["fakes", "softaug.training", "torch._dynamo"])
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def short_reference(tmp_path_factory):
         ("softaug.agent.Agent.update", 60),
         ("softaug.replay.Replay._append", 127),  # the decision's action is stored, its frame is not
         ("softaug.log.MetricsFile.write", 9),
-        ("softaug.train.evaluate", 1),  # decision 100: the checkpoint is there, the evaluation is not
+        ("softaug.training.evaluate", 1),  # decision 100: the checkpoint is there, the evaluation is not
         ("softaug.checkpoint.save_best", 1),
         ("softaug.checkpoint.save_arrays", 3),  # half a checkpoint
         ("pathlib.Path.rename", 4),  # all of a checkpoint but its name, or an old one being removed
@@ -181,7 +181,7 @@ def test_an_interrupted_run_saves_says_how_to_go_on_and_ends_the_same(
 def test_an_interrupted_evaluation_is_done_again(
     tmp_path: Path, short_reference, monkeypatch: pytest.MonkeyPatch
 ):
-    import softaug.train
+    import softaug.training
 
     config, expected = short_reference
 
@@ -190,7 +190,7 @@ def test_an_interrupted_evaluation_is_done_again(
         time.sleep(60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(softaug.train, "evaluate", interrupted)
+        patched.setattr(softaug.training, "evaluate", interrupted)
         result = train(config, tmp_path / "run", env_factory=DotFactory(), quiet=True)
     assert not result.finished and result.decisions == 100
     assert not log.read_metrics(tmp_path / "run" / "metrics.jsonl", "eval")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from softaug.agent import make_agent
     from softaug.auxiliary.soda import SodaTask
     from softaug.config import Config, make_config
-    from softaug.evaluate import evaluate
+    from softaug.evaluation import evaluate
     from softaug.runs import load_policy
-    from softaug.train import train
+    from softaug.training import train
 
 __version__ = "0.1.0"
 
@@ -30,11 +30,11 @@ __all__ = ["Config", "SodaTask", "evaluate", "load_policy", "make_agent", "make_
 _HOMES = {
     "Config": "config",
     "SodaTask": "auxiliary.soda",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
     "load_policy": "runs",
     "make_agent": "agent",
     "make_config": "config",
-    "train": "train",
+    "train": "training",
 }
 
 register()

@@ -25,7 +25,7 @@ import softaug
 from softaug.augment import center_crop
 from softaug.envs import action_repeat
 from softaug.errors import UserError
-from softaug.evaluate import EnvFactory, Task
+from softaug.evaluation import EnvFactory, Task
 from softaug.policy import MeanPolicy
 from softaug.runs import Run, action_dim, observation_shape
 

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from softaug.augment import Augment, RandomConv, RandomCrop, RandomOverlay, RandomShift
 from softaug.envs import make_env
 from softaug.media import image_source
+from softaug.replay import newest_frame
 
 TILE, GAP, MARGIN = 128, 6, 16
 LABEL_WIDTH, TITLE_HEIGHT = 150, 26
@@ -84,11 +85,6 @@ def augmentation_section(seed: int, images: str | None) -> tuple[Section, str]:
     foreign = source.sample(draws, 100, 100, np.random.default_rng(seed))
     rows.append(Row("overlay images", list(foreign)))
     return Section([f"draw {i + 1}" for i in range(draws)], rows), source.kind
-
-
-def newest_frame(obs: np.ndarray) -> np.ndarray:
-    """The last frame (H, W, 3) of a stack (3k, H, W)."""
-    return np.ascontiguousarray(obs[-3:].transpose(1, 2, 0))
 
 
 def draw(sections: Sequence[Section], caption: str) -> Image.Image:

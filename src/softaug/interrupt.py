@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains."""
+"""Ctrl-C and SIGTERM: as a flag while a run trains, and kept away from its helper processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 
@@ -42,3 +43,20 @@ class Interrupt:
         again, self.requested = self.requested, True
         if again or self._may_raise:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def ctrl_c_left_to_parent() -> Iterator[None]:
+    """A process started inside never sees Ctrl-C, which reaches the whole group: the parent decides.
+
+    The child inherits the blocked signal; one that arrives meanwhile reaches the parent at the end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

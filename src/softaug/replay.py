@@ -199,6 +199,11 @@ class Replay:
         return torch.from_numpy(out.reshape(len(slots), height, width, -1)).permute(0, 3, 1, 2)
 
 
+def newest_frame(obs: np.ndarray) -> np.ndarray:
+    """The last frame (H, W, 3) of a stack (3k, H, W)."""
+    return np.ascontiguousarray(obs[-3:].transpose(1, 2, 0))
+
+
 def slots_for(decisions: int, episode_decisions: int) -> int:
     """Slots that many decisions fill: one frame each and a first frame per episode begun."""
     return decisions + -(-decisions // episode_decisions) + 1

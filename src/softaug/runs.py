@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import safetensors.torch
-import torch
 from safetensors import safe_open
 from torch import Tensor
 
@@ -25,29 +23,6 @@ from softaug.checkpoint import POLICY_FILE, find_checkpoint, load_weights
 from softaug.config import Config, read_config
 from softaug.errors import UserError
 from softaug.policy import Policy, make_policy
-
-
-@dataclass(frozen=True)
-class ConfigEnvs:
-    """The environments of a run: `config_envs(mode, seed)`. Picklable."""
-
-    config: Config
-
-    def __call__(self, mode: str, seed: int) -> gymnasium.Env:
-        from softaug.envs import make_env
-
-        config = self.config
-        return make_env(
-            config.task,
-            mode,
-            seed,
-            image_size=config.image_size,
-            frame_stack=config.frame_stack,
-            action_repeat=config.action_repeat or None,
-            videos=config.videos or None,
-            colors=config.colors or None,
-            render=config.render,
-        )
 
 
 @dataclass(frozen=True)
@@ -59,15 +34,8 @@ class RunPolicy:
     adapt: bool = False
 
     def __call__(self) -> Policy:
-        # Building the networks draws initial weights, which the trained ones then replace.
-        with torch.random.fork_rng(devices=[]):
-            return make_policy(
-                self.config,
-                self.weights,
-                observation_shape(self.config),
-                action_dim(self.weights),
-                adapt=self.adapt,
-            )
+        shape = observation_shape(self.config)
+        return make_policy(self.config, self.weights, shape, action_dim(self.weights), adapt=self.adapt)
 
     # As plain bytes: pickled tensors would go through shared memory, which containers keep small.
     def __getstate__(self) -> dict[str, Any]:

@@ -12,15 +12,14 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from softaug.errors import UserError
+from softaug.interrupt import ctrl_c_left_to_parent
 
 StepResult = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 """obs uint8 (3k, H, W), reward, terminated, truncated, info"""
@@ -78,7 +77,7 @@ class ProcessStepper:
         self._process = context.Process(
             target=_serve, args=(make_env, child_end), name="softaug-environment", daemon=True
         )
-        with _ctrl_c_left_to_parent():
+        with ctrl_c_left_to_parent():
             self._process.start()
         # The child ignores SIGTERM, with which multiprocessing would end it at exit: close it before that.
         atexit.register(self.close)
@@ -161,23 +160,6 @@ def env_facts(env: gymnasium.Env) -> dict[str, Any]:
         "action_repeat": int(getattr(base, "action_repeat", 1)),
         "episode_decisions": int(getattr(base, "episode_decisions", 0)) or None,
     }
-
-
-@contextmanager
-def _ctrl_c_left_to_parent() -> Iterator[None]:
-    """A process started inside never sees Ctrl-C, which reaches the whole group: the parent decides.
-
-    The child inherits the blocked signal; one that arrives meanwhile reaches the parent at the end.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it unblocks the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _step(env: gymnasium.Env, action: np.ndarray) -> StepResult:

@@ -27,9 +27,10 @@ import softaug
 from softaug.checkpoint import write_text_atomically
 from softaug.config import Config
 from softaug.envs import Mode
+from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
-from softaug.evaluate import Episode, play_episodes, summarise, tasks_of
-from softaug.runs import ConfigEnvs, Run, load_run
+from softaug.evaluation import Episode, play_episodes, summarise, tasks_of
+from softaug.runs import Run, load_run
 
 DEFAULT_MODES = "train,color_easy,color_hard,video_easy,video_hard"
 PROCEDURAL_NOTE = "procedural media: not comparable with the paper"

@@ -9,8 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from softaug.envs.factory import ConfigEnvs
 from softaug.export import FORMATS, check_format, export_policy, real_observations
-from softaug.runs import ConfigEnvs, load_run
+from softaug.runs import load_run
 
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
 

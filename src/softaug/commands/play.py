@@ -21,9 +21,12 @@ from softaug.commands.eval import (
     with_media,
 )
 from softaug.envs import MODE_NAMES
+from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
-from softaug.evaluate import Recorder, newest_frame, play_episodes, tasks_of
-from softaug.runs import ConfigEnvs, load_run
+from softaug.evaluation import play_episodes, tasks_of
+from softaug.recording import Recorder
+from softaug.replay import newest_frame
+from softaug.runs import load_run
 
 GAP = 4
 """Black pixels between the two pictures."""

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config, out = choose_run(args)
-    from softaug.train import Result, train  # torch takes a second, which mistakes above need not wait for
+    from softaug.training import Result, train  # torch takes a second, which mistakes above need not wait for
 
     result: Result = train(
         config, out, resume=args.resume is not None, keep_replay=args.keep_replay, quiet=args.quiet

@@ -24,11 +24,13 @@ import torch
 from softaug import checkpoint, log, rundir
 from softaug.agent import Agent, choose_device, make_agent
 from softaug.config import Config
+from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
-from softaug.evaluate import ConfigEnvs, EnvFactory, RunPolicy, evaluate, newest_frame
+from softaug.evaluation import EnvFactory, evaluate
 from softaug.interrupt import Interrupt
 from softaug.media import ImageSource, image_source
-from softaug.replay import Replay
+from softaug.replay import Replay, newest_frame
+from softaug.runs import RunPolicy
 from softaug.stepper import Stepper, make_stepper
 
 RECENT_EPISODES = 10  # whose mean return chooses the best checkpoint
@@ -197,7 +199,7 @@ class Training:
             checkpoint.write_text_atomically(self.run.final_eval, text)
 
     def returns(self, *, adapt: bool) -> dict[str, dict[str, Any]]:
-        """mode -> returns per episode and what `softaug.evaluate.evaluate` says more."""
+        """mode -> returns per episode and what `softaug.evaluation.evaluate` says more."""
         config, done = self.config, 0
         total = len(config.eval_modes) * config.eval_episodes
         self.console.phase("evaluation episodes", 0, total)
@@ -340,6 +342,7 @@ def train(
     keep_replay: keep the replay's files when the run is finished.
     """
     out = Path(out)
+    keep_freed_memory()
     with ExitStack() as stack:
         if config.threads:
             stack.callback(torch.set_num_threads, torch.get_num_threads())

@@ -13,13 +13,13 @@ import pytest
 import torch
 from fakes import DotEnv, DotFactory, FakeImages, tiny_config
 
-import softaug.train
+import softaug.training
 from softaug import checkpoint, cli, log, rundir
 from softaug.agent import Agent
 from softaug.config import make_config, read_config
 from softaug.errors import UserError
 from softaug.stepper import InProcessStepper
-from softaug.train import Diverged, train
+from softaug.training import Diverged, train
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def metrics(out: Path, *kinds: str) -> list[dict[str, Any]]:
 
 
 def assert_same_agents(left: Path, right: Path) -> None:
-    ours, theirs = (dict(softaug.train.tensors_in(last_state(out)["agent"])) for out in (left, right))
+    ours, theirs = (dict(softaug.training.tensors_in(last_state(out)["agent"])) for out in (left, right))
     assert ours.keys() == theirs.keys()
     for name in ours:
         assert torch.equal(ours[name], theirs[name]), name
@@ -93,11 +93,12 @@ def test_decisions_frames_and_updates_are_counted_apart(finished: Path):
 
 
 def test_final_evaluation_is_that_of_the_last_weights(finished: Path):
-    from softaug.evaluate import RunPolicy, evaluate
+    from softaug.evaluation import evaluate
+    from softaug.runs import RunPolicy
 
     config = read_config(finished / "config.json")
     weights = checkpoint.load_weights(checkpoint.find_checkpoint(finished))
-    seed = softaug.train.evaluation_seed(config.seed)
+    seed = softaug.training.evaluation_seed(config.seed)
     again = evaluate(RunPolicy(config, weights), DotFactory(), config.eval_modes, config.eval_episodes, seed)
     assert json.loads((finished / "final_eval.json").read_text())["modes"] == again
 
@@ -336,7 +337,9 @@ def test_divergence_stops_the_run_and_spares_the_last_checkpoint(
     state = last_state(tmp_path / "run")
     assert state["counters"]["decisions"] == 100
     assert all(
-        torch.isfinite(t).all() for _, t in softaug.train.tensors_in(state["agent"]) if t.is_floating_point()
+        torch.isfinite(t).all()
+        for _, t in softaug.training.tensors_in(state["agent"])
+        if t.is_floating_point()
     )
     assert not (tmp_path / "run" / "final_eval.json").exists()
 
@@ -362,7 +365,7 @@ def test_the_environments_mistakes_reach_the_user(tmp_path: Path, env_process: b
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch):
     """`softaug train` with the dot's environment in place of the config's."""
-    monkeypatch.setattr(softaug.train, "ConfigEnvs", lambda config: DotFactory())
+    monkeypatch.setattr(softaug.training, "ConfigEnvs", lambda config: DotFactory())
     flags = []
     for name, value in tiny_config().to_json().items():
         if name in ("task", "method", "preset", "seed", "decisions"):

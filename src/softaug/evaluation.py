@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import multiprocessing
 import multiprocessing.connection
-import os
 import random
 import signal
 import traceback
@@ -21,21 +20,18 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-import av
 import gymnasium
 import numpy as np
 import torch
 
 from softaug.errors import UserError
+from softaug.interrupt import ctrl_c_left_to_parent
 from softaug.policy import Policy
-from softaug.runs import ConfigEnvs, RunPolicy
-
-__all__ = ["ConfigEnvs", "Episode", "Recorder", "RunPolicy", "Task", "evaluate", "play_episodes", "summarise"]
+from softaug.recording import Recorder
+from softaug.replay import newest_frame
 
 EnvFactory = Callable[[str, int], gymnasium.Env]
 """(mode, seed) -> an environment; picklable if there are several workers."""
@@ -149,57 +145,6 @@ def play_episodes(
     return _play_in_workers(make_policy, env_factory, tasks, seed, video_dir, min(workers, len(tasks)))
 
 
-class Recorder:
-    """An mp4 file of RGB frames (H.264 if this build of PyAV has it), which appears only when it is complete."""
-
-    def __init__(self, path: Path, fps: float = 25, min_size: int = 256):
-        """min_size: frames are enlarged by a whole factor until their height has at least this many pixels."""
-        self.path, self.min_size = path, min_size
-        self._temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._container = av.open(str(self._temporary), "w", format="mp4")
-        except OSError as error:
-            raise UserError(
-                f"cannot write a video to {path} ({error.strerror}); choose another place"
-            ) from None
-        codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
-        stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
-        stream.pix_fmt = "yuv420p"
-        self._stream = stream
-        self._started = False
-
-    def add(self, frame: np.ndarray) -> None:
-        """Append a frame, uint8 (H, W, 3)."""
-        factor = -(-self.min_size // len(frame))
-        frame = frame.repeat(factor, 0).repeat(factor, 1)
-        # yuv420p halves the colour's resolution: even sizes only.
-        frame = np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
-        if not self._started:
-            self._stream.height, self._stream.width = frame.shape[:2]
-            self._started = True
-        self._container.mux(self._stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._container.mux(self._stream.encode())
-        finally:
-            self._container.close()
-            if kind is None:
-                self._temporary.replace(self.path)
-            else:
-                self._temporary.unlink(missing_ok=True)
-
-
-def newest_frame(obs: np.ndarray) -> np.ndarray:
-    """The last frame of a stack (3k, H, W), as (H, W, 3)."""
-    return np.ascontiguousarray(obs[-3:].transpose(1, 2, 0))
-
-
 class _Player:
     """A policy and one environment per mode, kept between episodes."""
 
@@ -302,7 +247,7 @@ def _play_in_workers(
                 name="softaug-evaluation",
                 daemon=True,
             )
-            with _ctrl_c_left_to_parent():
+            with ctrl_c_left_to_parent():
                 process.start()
             child_end.close()  # only the child holds it now, so its death shows as end-of-file here
             processes.append((process, connection))
@@ -382,23 +327,6 @@ def _work(
     finally:
         if player is not None:
             player.close()
-
-
-@contextlib.contextmanager
-def _ctrl_c_left_to_parent() -> Iterator[None]:
-    """Processes started inside never see Ctrl-C, which reaches the whole group: the parent decides.
-
-    A child inherits the blocked signal; one that arrives meanwhile reaches the parent at the end.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # which would unblock the signal again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _as_json(value: Any) -> Any:

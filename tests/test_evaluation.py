@@ -28,17 +28,11 @@ from softaug.checkpoint import save_checkpoint
 from softaug.cli import main
 from softaug.commands.eval import media_note
 from softaug.config import Config, make_config, write_config
+from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
-from softaug.evaluate import (
-    ConfigEnvs,
-    Episode,
-    Recorder,
-    RunPolicy,
-    Task,
-    evaluate,
-    play_episodes,
-    summarise,
-)
+from softaug.evaluation import Episode, Task, evaluate, play_episodes, summarise
+from softaug.recording import Recorder
+from softaug.runs import RunPolicy
 
 MODES = ["train", "color_hard"]
 
@@ -293,8 +287,8 @@ CTRL_C = """
 import sys
 sys.path.insert(0, {tests!r})
 from fakes import DotFactory
-from test_evaluate import run_policy
-from softaug.evaluate import evaluate
+from test_evaluation import run_policy
+from softaug.evaluation import evaluate
 if __name__ == "__main__":
     try:
         evaluate(run_policy(), DotFactory(), ["train"], 100_000, 0, workers=2, progress=lambda *_: print("one", flush=True))
