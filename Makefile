@@ -16,8 +16,12 @@ $(SETUP): pyproject.toml constraints.txt
 	$(BIN)/python -m softaug.envs.gl --install
 	@touch $@
 
+DEMO := --task walker_stand --method soda --preset small --decisions 8000 --seed 0 --eval-every 0 --eval-episodes 4 \
+	--eval-modes train,color_easy,color_hard,video_easy,video_hard --workers 2 --eval-video
+
 demo: setup  ## train a small SODA agent (about ten minutes on two cores) and test it in every mode
-	$(BIN)/softaug gallery --out gallery.png
+	@if [ -f runs/demo/config.json ]; then $(BIN)/softaug train --resume runs/demo; \
+	else $(BIN)/softaug train $(DEMO) --out runs/demo; fi
 
 test: setup lint  ## lint, then run the whole test suite
 	$(BIN)/python -m pytest
@@ -32,6 +36,8 @@ lint: setup  ## ruff and mypy
 
 bench: setup  ## measure environment and update speed on this machine
 	$(BIN)/softaug bench env
+	$(BIN)/softaug bench update
+	$(BIN)/softaug bench replay
 
 clean:  ## remove the virtual environment and caches
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -297,6 +297,9 @@ def test_resuming_without_the_files_is_an_error(tmp_path):
     state = writer.replay.state()
     with pytest.raises(UserError, match="missing"):
         make_replay(tmp_path / "elsewhere").load_state(state)
+    (tmp_path / "replay" / "rewards.bin").unlink()
+    with pytest.raises(UserError, match="missing"):
+        make_replay(tmp_path / "replay").load_state(state)
 
 
 def test_files_of_another_size_are_an_error(tmp_path):

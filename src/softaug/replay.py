@@ -39,9 +39,10 @@ class Batch(NamedTuple):
 class Replay:
     """The ring. `begin_episode` and `add` write; `sample` and `sample_observations` read.
 
-    capacity: transitions that can be sampled; slack: further slots (see above); episode_decisions: length of
-    an episode, from which the number of first frames is reckoned; directory: where the arrays live, or None
-    for RAM.
+    capacity: transitions that can be sampled. slack: decisions between checkpoints (see above).
+    episode_decisions: length of an episode, from which both are turned into slots; where episodes end earlier, each
+    takes a further slot, and checkpoints must lie closer together (the training loop sees to that).
+    directory: where the arrays live, or None for RAM.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class Replay:
             "last": ((), np.bool_),
             "starts": ((), np.int64),
         }
-        self._new_files = directory is not None and not (directory / "frames.bin").exists()
+        self._new_files = directory is not None and not all(
+            (directory / f"{name}.bin").exists() for name in layout
+        )
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
         self._arrays = {

@@ -158,7 +158,7 @@ def env_facts(env: gymnasium.Env) -> dict[str, Any]:
     base = env.unwrapped
     return {
         "action_repeat": int(getattr(base, "action_repeat", 1)),
-        "episode_decisions": int(getattr(base, "episode_decisions", 0)) or None,
+        "episode_decisions": getattr(base, "episode_decisions", None),
     }
 
 

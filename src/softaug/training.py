@@ -29,6 +29,7 @@ from softaug.errors import UserError
 from softaug.evaluation import EnvFactory, evaluate
 from softaug.interrupt import Interrupt
 from softaug.media import ImageSource, image_source
+from softaug.memory import keep_freed_memory
 from softaug.replay import Replay, newest_frame
 from softaug.runs import RunPolicy
 from softaug.stepper import Stepper, make_stepper

@@ -193,6 +193,7 @@ def test_time_limit_is_a_truncation(make, task):
         if truncated:
             break
     assert sum(frames) == 1000
+    assert len(frames) == env.unwrapped.episode_decisions
     # 1000 = 3 * 300 + 100: the last decision is cut short.
     assert frames == ([300, 300, 300, 100] if task == "cartpole_swingup" else [100] * 10)
     with pytest.raises(UserError, match="reset"):

@@ -133,6 +133,12 @@ class DMCEnv(gymnasium.Env):
         """dm_control's physics, for example for `physics.named.data.qpos`."""
         return self._env.physics
 
+    @property
+    def episode_decisions(self) -> int | None:
+        """Decisions until the time limit; None if the task has none."""
+        frames = self._env._step_limit
+        return None if np.isinf(frames) else -(-int(round(frames)) // self.action_repeat)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
