@@ -137,7 +137,7 @@ class DMCEnv(gymnasium.Env):
     def episode_decisions(self) -> int | None:
         """Decisions until the time limit; None if the task has none."""
         frames = self._env._step_limit
-        return None if np.isinf(frames) else -(-int(round(frames)) // self.action_repeat)
+        return None if np.isinf(frames) else -(-round(frames) // self.action_repeat)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
