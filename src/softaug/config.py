@@ -47,7 +47,7 @@ class Config:
         "", "test videos: a folder or 'procedural'; empty: the official ones if registered, else procedural"
     )
     colors: str = option(
-        "", "test colours: an official .pt file; empty: the registered one, else drawn from its distribution"
+        "", "test colours: an official .pt file or the folder of both; empty: the registered one, else drawn from its distribution"
     )
 
     filters: tuple[int, ...] = option((32,) * 11, "output channels of the encoder's 3x3 convolutions")

@@ -16,6 +16,7 @@ from softaug.envs.color import (
     procedural_colors,
 )
 from softaug.envs.modes import Mode
+from softaug.errors import UserError
 
 DATA = Path(os.environ.get("SOFTAUG_TEST_DATA", Path(__file__).parents[3] / "shared/data/dmcgb"))
 OFFICIAL = DATA / "color_easy.pt"
@@ -124,3 +125,11 @@ def test_official_settings_in_the_environment():
     info = env.reset(seed=0)[1]
     assert info["media"] == "official" and set(info["color"]) == set(COLOR_KEYS)
     env.close()
+
+
+@needs_official
+def test_the_benchmarks_folder_gives_each_level_its_file():
+    settings, kind = color_settings(Mode.parse("color_easy"), OFFICIAL.parent)
+    assert kind == "official" and len(settings) == 100
+    with pytest.raises(UserError, match="color_hard.pt"):
+        color_settings(Mode.parse("color_hard"), OFFICIAL.parent / "video_easy")

@@ -66,7 +66,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         parser, "--videos", metavar="DIR", help="test videos: a folder or 'procedural' (default: the run's)"
     )
     add_optional(
-        parser, "--colors", metavar="FILE", help="test colours: an official .pt file (default: the run's)"
+        parser, "--colors", metavar="FILE", help="test colours: an official .pt file or the folder of both (default: the run's)"
     )
     add_optional(
         parser,

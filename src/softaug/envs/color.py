@@ -66,7 +66,7 @@ def color_settings(
     """The settings an episode's colour is drawn from, and where they come from.
 
     None instead of a list means fresh draws from the distribution (`color_random`). The source is
-    `procedural`, `official` (a `.pt` file, given or registered) or `list` (the caller's own).
+    `procedural`, `official` (a `.pt` file or the folder of both, given or registered) or `list` (the caller's own).
     """
     if mode.level == "random":
         return None, "procedural"
@@ -80,7 +80,9 @@ def color_settings(
     if isinstance(colors, str | Path):
         from softaug.media.official import load_colors
 
-        settings, kind = load_colors(Path(colors)), "official"
+        path = Path(colors).expanduser()
+        # The benchmark's folder holds one file per level.
+        settings, kind = load_colors(path / f"color_{mode.level}.pt" if path.is_dir() else path), "official"
     else:
         settings, kind = list(colors), "list"  # type: ignore[arg-type]
     if not settings:
