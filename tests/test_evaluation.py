@@ -26,11 +26,11 @@ import softaug.envs
 from softaug.agent import make_agent
 from softaug.checkpoint import save_checkpoint
 from softaug.cli import main
-from softaug.commands.eval import media_note
 from softaug.config import Config, make_config, write_config
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
 from softaug.evaluation import Episode, Task, evaluate, play_episodes, summarise
+from softaug.media.notes import media_note
 from softaug.recording import Recorder
 from softaug.runs import RunPolicy
 

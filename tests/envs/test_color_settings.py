@@ -131,5 +131,5 @@ def test_official_settings_in_the_environment():
 def test_the_benchmarks_folder_gives_each_level_its_file():
     settings, kind = color_settings(Mode.parse("color_easy"), OFFICIAL.parent)
     assert kind == "official" and len(settings) == 100
-    with pytest.raises(UserError, match="color_hard.pt"):
+    with pytest.raises(UserError, match="color_hard"):
         color_settings(Mode.parse("color_hard"), OFFICIAL.parent / "video_easy")

@@ -30,12 +30,10 @@ from softaug.envs import Mode
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
 from softaug.evaluation import Episode, play_episodes, summarise, tasks_of
+from softaug.media.notes import media_note
 from softaug.runs import Run, load_run
 
 DEFAULT_MODES = "train,color_easy,color_hard,video_easy,video_hard"
-PROCEDURAL_NOTE = "procedural media: not comparable with the paper"
-OWN_MEDIA_NOTE = "not the benchmark's own media: not comparable with the paper"
-OFFICIAL_VIDEOS = {"video_easy": 10, "video_hard": 100}
 PLAIN_SECONDS = 30.0
 """Time between lines of progress when stderr is not a terminal."""
 
@@ -66,7 +64,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         parser, "--videos", metavar="DIR", help="test videos: a folder or 'procedural' (default: the run's)"
     )
     add_optional(
-        parser, "--colors", metavar="FILE", help="test colours: an official .pt file or the folder of both (default: the run's)"
+        parser,
+        "--colors",
+        metavar="FILE",
+        help="test colours: an official .pt file or the folder of both (default: the run's)",
     )
     add_optional(
         parser,
@@ -200,19 +201,6 @@ def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
         content = [{key: rgb.tolist() for key, rgb in setting.items()} for setting in settings or []]
         return {"kind": kind, "settings": len(content), "sha256": _hash(content)}
     return None
-
-
-def media_note(mode: str, kind: str | None, facts: dict[str, Any] | None) -> str:
-    """The plain sentence that keeps numbers from being compared that must not be; empty if they may."""
-    if kind == "procedural":
-        return PROCEDURAL_NOTE
-    if kind not in (None, "official"):
-        return OWN_MEDIA_NOTE
-    expected = OFFICIAL_VIDEOS.get(mode, 0)
-    found = (facts or {}).get("videos", expected)
-    if found < expected:
-        return f"{mode}: only {found} of the benchmark's {expected} videos: not comparable with the paper"
-    return ""
 
 
 def episode_key(trained: Run, seed: int, adapt: bool, media: dict[str, Any] | None) -> str:

@@ -16,7 +16,6 @@ from softaug.commands.eval import (
     add_run_arguments,
     check_adapt,
     media_facts,
-    media_note,
     parse_modes,
     with_media,
 )
@@ -24,6 +23,7 @@ from softaug.envs import MODE_NAMES
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
 from softaug.evaluation import play_episodes, tasks_of
+from softaug.media.notes import media_note
 from softaug.recording import Recorder
 from softaug.replay import newest_frame
 from softaug.runs import load_run

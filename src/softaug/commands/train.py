@@ -13,6 +13,7 @@ from rich.table import Table
 
 from softaug.config import Config, add_config_arguments, given_arguments, make_config, read_config
 from softaug.errors import UserError
+from softaug.media.notes import media_note
 from softaug.methods import get_method
 
 INTERRUPTED = 130
@@ -75,4 +76,8 @@ def show(evaluation: dict, adapted: dict, out: Path) -> None:
                 str(len(values["returns"])),
                 values["media"] or "–",
             )
-    Console(file=sys.stdout).print(table)
+    console = Console(file=sys.stdout)
+    console.print(table)
+    notes = {media_note(mode, values["media"], None) for mode, values in evaluation.items()}
+    for note in sorted(notes - {""}):
+        console.print(note)
