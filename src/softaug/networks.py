@@ -43,7 +43,8 @@ class ConvStack(nn.Module):
                 # Dividing the few weights by 255 instead of the many pixels saves a pass over the batch.
                 x = F.conv2d(x.to(torch.float32), conv.weight / 255, conv.bias, conv.stride)
             else:
-                x = conv(F.relu(x))
+                # In place where x is our own convolution's output, which nothing else needs.
+                x = conv(F.relu(x, inplace=i > 0))
         return x
 
 
