@@ -27,19 +27,19 @@ class Images(Protocol):
     def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray: ...
 
 
-def window(obs: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
-    """The size x size window of each sample at its own offset; beyond the edge, the edge pixel repeats.
+def window(obs: Tensor, top: Tensor, left: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """The window of `size` (height, width) of each sample at its own offset; beyond the edge, edge pixels repeat.
 
-    obs: (B, C, H, W); top, left: (B,) integers, negative ones allowed. Returns (B, C, size, size).
+    obs: (B, C, H, W); top, left: (B,) integers, negative ones allowed. Returns (B, C, *size).
     """
     batch, channels, height, width = obs.shape
-    span = torch.arange(size, device=obs.device)
-    rows = (top[:, None] + span).clamp_(0, height - 1)
-    columns = (left[:, None] + span).clamp_(0, width - 1)
+    tall, wide = (size, size) if isinstance(size, int) else size
+    rows = (top[:, None] + torch.arange(tall, device=obs.device)).clamp_(0, height - 1)
+    columns = (left[:, None] + torch.arange(wide, device=obs.device)).clamp_(0, width - 1)
     sample = torch.arange(batch, device=obs.device)
     pixel = (sample[:, None, None] * height + rows[:, :, None]) * width + columns[:, None, :]
     pixels = obs.permute(0, 2, 3, 1).reshape(-1, channels)  # a view of channels_last memory
-    return pixels.index_select(0, pixel.flatten()).view(batch, size, size, channels).permute(0, 3, 1, 2)
+    return pixels.index_select(0, pixel.flatten()).view(batch, tall, wide, channels).permute(0, 3, 1, 2)
 
 
 def center_crop(obs: Tensor, size: int) -> Tensor:
@@ -87,13 +87,21 @@ class RandomConv:
     def convolve(obs: Tensor, weights: Tensor) -> Tensor:
         """Convolve sample i of obs (B, 3k, H, W) with weights[i] (3, 3, 3, 3), each frame of its stack alike."""
         batch, channels, height, width = obs.shape
-        frames = obs.to(torch.float32).div(255).reshape(batch, channels // 3, 3, height, width)
-        # One group per sample: the stack's frames are the batch, the samples' channels lie side by side.
-        grouped = frames.transpose(0, 1).reshape(channels // 3, batch * 3, height, width)
-        padded = F.pad(grouped, (1, 1, 1, 1), mode="replicate")
-        out = F.conv2d(padded, weights.reshape(batch * 3, 3, 3, 3), groups=batch).sigmoid_().mul_(255)
-        out = out.view(channels // 3, batch, 3, height, width).transpose(0, 1).reshape(obs.shape)
-        return out.contiguous(memory_format=torch.channels_last)
+        frames = channels // 3
+        outside = torch.full((batch,), -1, device=obs.device)
+        padded = window(obs, outside, outside, (height + 2, width + 2))  # replicate padding, still uint8
+        kernels = (weights / 255).repeat(1, frames, 1, 1, 1)  # one group of channels per frame
+        if obs.device.type == "cpu":
+            # Sample by sample, without leaving channels_last: faster here than a group per sample and frame.
+            out = torch.empty(batch, channels, height, width).contiguous(memory_format=torch.channels_last)
+            for i in range(batch):
+                out[i] = F.conv2d(padded[i : i + 1].to(torch.float32), kernels[i], groups=frames)[0]
+        else:
+            # One call for the batch, samples side by side as channels.
+            side_by_side = padded.to(torch.float32).reshape(1, -1, height + 2, width + 2)
+            out = F.conv2d(side_by_side, kernels.flatten(0, 1), groups=batch * frames).view(obs.shape)
+            out = out.contiguous(memory_format=torch.channels_last)
+        return out.sigmoid_().mul_(255)
 
 
 class RandomOverlay:
