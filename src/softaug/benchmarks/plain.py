@@ -108,11 +108,9 @@ def encode(encoder: nn.Module, obs: Tensor) -> Tensor:
 def move_average(target: nn.Module, online: nn.Module, tau: float) -> None:
     for old, new in zip(target.parameters(), online.parameters(), strict=True):
         old.data.copy_((1 - tau) * old.data + tau * new.data)
-    for old, new in zip(target.buffers(), online.buffers(), strict=True):
-        if old.is_floating_point():
-            old.data.copy_((1 - tau) * old.data + tau * new.data)
-        else:
-            old.data.copy_(new.data)
+    for mine, other in zip(target.buffers(), online.buffers(), strict=True):
+        moved = (1 - tau) * mine + tau * other if mine.is_floating_point() else other
+        mine.copy_(moved)
 
 
 class PlainLearner:

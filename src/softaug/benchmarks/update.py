@@ -141,7 +141,7 @@ def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
     owners = [owner for owner in (agent, agent.auxiliary) if owner is not None]
     weak = agent.weak
     for owner in owners:
-        owner.weak = timed(weak, to_float=True)  # type: ignore[assignment]
+        owner.weak = timed(weak, to_float=True)
     timed_replay = _TimedReplay(timed(replay.sample), timed(replay.sample_observations))
     begun = time.perf_counter()
     for _ in range(updates):
@@ -287,7 +287,7 @@ def run(args: argparse.Namespace) -> int:
     if args.threads > 0:
         torch.set_num_threads(args.threads)
     threads = torch.get_num_threads()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in names:
         print(f"{name} ({len(rows) + 1}/{len(names)}) ...", file=sys.stderr, flush=True)
         config = make_config(method=name, preset=args.preset, device="cpu", images=args.images)
