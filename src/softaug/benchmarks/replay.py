@@ -11,7 +11,6 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,15 +96,11 @@ def measure(decisions: int, repeats: int) -> dict[str, Any]:
     return {"threads": torch.get_num_threads(), "file_mb": file_mb, "batches": rows}
 
 
-def _naive(
-    replay: Replay, batch: int, size: int, rng: np.random.Generator, generator: torch.Generator
-) -> None:
-    plain.crop(plain.sample_observations(replay, batch, rng), size, generator)
-
-
-def _seconds(function: Callable[[], None]) -> float:
+def _naive_seconds(
+    replay: Replay, batch_size: int, crop_size: int, rng: np.random.Generator, generator: torch.Generator
+) -> float:
     begun = time.perf_counter()
-    function()
+    plain.crop(plain.sample_observations(replay, batch_size, rng), crop_size, generator)
     return time.perf_counter() - begun
 
 
