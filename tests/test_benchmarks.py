@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +16,8 @@ from torch import nn
 from softaug.agent import Agent, make_agent
 from softaug.benchmarks import plain
 from softaug.benchmarks.plain import PlainLearner
+from softaug.benchmarks.update import MATMUL_SIZE, layer_flops, replay_share, summary, useful_gflop
+from softaug.cli import main
 from softaug.config import Config, make_config
 from softaug.methods import METHODS
 from softaug.replay import Replay
@@ -141,3 +147,80 @@ def test_the_plain_learner_is_plain():
     assert learner.auxiliary.encoder.trunk is learner.sac.encoder.trunk
     assert learner.sac.encoder.trunk is not agent.sac.encoder.trunk
     assert not any(optimiser.param_groups[0]["fused"] for optimiser in learner.optimisers.values())
+
+
+# --- what the benchmark says ------------------------------------------------------------------------------
+
+
+def test_useful_work_by_hand():
+    """The paper's encoder: 41, 39, .. 21 pixels wide. SAC: two forwards, half an actor's, one trained pass."""
+    config = make_config(method="sac")
+    layers = [2 * 41**2 * 32 * 9 * 9] + [2 * width**2 * 32 * 32 * 9 for width in range(39, 20, -2)]
+    assert layer_flops(config) == layers and sum(layers) == 180_684_864
+    sac = 128 * (2.5 * sum(layers) + 3 * sum(layers) - layers[0]) / 1e9
+    assert useful_gflop(config) == pytest.approx(sac)
+    # SODA at 256 every second update: a target's forward and a trained pass, so another 4 x 128 forwards' worth.
+    soda = sac + 128 * (4 * sum(layers) - layers[0]) / 1e9
+    assert useful_gflop(make_config(method="soda")) == pytest.approx(soda)
+    assert useful_gflop(make_config(method="curl")) == pytest.approx(soda)
+    svea = make_config(method="svea")
+    assert useful_gflop(svea) == pytest.approx(sac + 128 * (3 * sum(layers) - layers[0]) / 1e9)
+    assert useful_gflop(make_config(method="pad")) == pytest.approx(useful_gflop(svea))
+
+
+def test_summary_arithmetic():
+    config = make_config(method="sac")
+    matmul_seconds = 2 * MATMUL_SIZE**3 / 100e9  # 100 GFLOP/s
+    seconds = useful_gflop(config) / 80  # 80 GFLOP/s
+    times = {
+        "matmul": [matmul_seconds, matmul_seconds / 2, 3 * matmul_seconds],
+        "ours": [seconds] * 3,
+        "plain": [2 * seconds] * 3,
+    }
+    row = summary(config, times, [0.01, 0.02, 0.5], 1.5)
+    assert row["gflops"] == pytest.approx(80) and row["peak_gflops"] == pytest.approx(100)
+    assert row["fraction_of_peak"] == pytest.approx(0.8) and row["fraction_of_peak_best"] == pytest.approx(
+        0.4
+    )
+    assert row["speedup"] == pytest.approx(2) and row["plain_fraction_of_peak"] == pytest.approx(0.4)
+    assert row["ms_per_decision"] == pytest.approx(1e3 * seconds)
+    assert row["replay_fraction"] == 0.02 and row["peak_rss_gb"] == 1.5
+
+
+def test_replay_share_is_a_share_and_changes_no_result():
+    timed, other = tiny_agent("soda_conv"), tiny_agent("soda_conv")
+    replay = tiny_replay(tiny_method("soda_conv"))
+    weak = timed.weak
+    assert 0 < replay_share(timed, replay, 2) < 1
+    assert timed.weak is weak and timed.auxiliary.weak is weak
+    for _ in range(2):
+        other.update(replay)
+    for name, tensor in timed.sac.state_dict().items():
+        torch.testing.assert_close(tensor, other.sac.state_dict()[name], msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        (
+            ["update", "--methods", "sac,soda", "--preset", "small", "--updates", "2", "--threads", "1"],
+            {"ms_per_decision", "gflops", "fraction_of_peak", "plain_ms_per_decision", "speedup"}
+            | {"replay_fraction", "peak_rss_gb"},
+        ),
+        (["replay", "--decisions", "300", "--repeats", "2"], {"total_ms", "naive_ms", "speedup"}),
+    ],
+)
+def test_the_commands_print_json(command, keys):
+    arguments = [sys.executable, "-m", "softaug.cli", "bench", *command, "--json"]
+    output = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    result = json.loads(output.stdout)
+    rows = result["methods"] if command[0] == "update" else result["batches"]
+    assert len(rows) == 2
+    for row in rows:
+        assert all(row[key] > 0 for key in keys)
+
+
+def test_an_unknown_method_is_named(capsys):
+    assert main(["bench", "update", "--methods", "sodda"]) == 2
+    assert "sodda" in capsys.readouterr().err
