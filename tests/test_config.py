@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from softaug.agent import make_encoders
 from softaug.config import (
     PRESETS,
     Config,
@@ -18,6 +19,7 @@ from softaug.config import (
 )
 from softaug.errors import UserError
 from softaug.methods import ALIASES, METHODS
+from softaug.networks import feature_shape
 
 EVERY = [(method, preset) for method in METHODS for preset in PRESETS]
 
@@ -86,11 +88,24 @@ def test_methods_that_shift_render_at_the_networks_size(method: str):
         ({"crop_size": 101}, "crop_size 101 is larger than image_size 100"),
         ({"filters": (32,)}, r"filters \(1\) and strides \(11\)"),
         ({"random_decisions": 3}, "random_decisions 3 is too few for a batch of 128"),
+        ({"actor_lr": float("nan")}, "actor_lr must be positive, not nan"),
+        ({"aux_lr": float("inf")}, "aux_lr must be positive, not inf"),
+        ({"filters": (4, 0), "strides": (2, 1)}, "filters must be at least 1 each, not 4,0"),
+        ({"filters": (4,), "strides": (0,)}, "strides must be at least 1 each"),
+        ({"crop_size": 42}, "crop_size 42 is too small for 11 convolutions"),
+        ({"eval_modes": ()}, "eval_modes must name at least one mode"),
+        ({"eval_modes": ("train", "train")}, "eval_modes must name .* each once"),
     ],
 )
 def test_values_that_cannot_work_are_refused(changes: dict, message: str):
     with pytest.raises(UserError, match=message):
         Config(**changes)
+
+
+def test_the_smallest_crop_the_encoder_can_take_is_allowed():
+    config = Config(crop_size=43)
+    encoder, _ = make_encoders(config, 9)
+    assert feature_shape(encoder, (9, 43, 43)) == (32, 1, 1)
 
 
 def test_an_unknown_field_lists_the_valid_ones():
@@ -166,3 +181,34 @@ def test_a_config_of_another_version_names_its_fields(tmp_path: Path):
         read_config(tmp_path / "config.json")
     with pytest.raises(UserError, match="does not exist"):
         read_config(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("decisions", "abc"),
+        ("decisions", 1.5),
+        ("decisions", True),
+        ("filters", 5),
+        ("filters", ["x"]),
+        ("task", None),
+    ],
+)
+def test_a_config_with_a_value_of_the_wrong_type_names_it(field: str, value: object):
+    with pytest.raises(UserError, match=f"the config's {field} cannot be"):
+        Config.from_json({**Config().to_json(), field: value})
+
+
+@pytest.mark.parametrize("content", [b"null", b"[]", b'"text"', b"\xff\xfe\x00"])
+def test_a_config_file_that_holds_something_else_is_refused(tmp_path: Path, content: bytes):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.json (holds no config|is not valid JSON)"):
+        read_config(tmp_path / "config.json")
+
+
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match="cannot be read"):
+        read_config(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="does not exist"):
+        read_config(tmp_path / "file" / "config.json")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,8 @@ class Config:
         "", "test videos: a folder or 'procedural'; empty: the official ones if registered, else procedural"
     )
     colors: str = option(
-        "", "test colours: an official .pt file or the folder of both; empty: the registered one, else drawn from its distribution"
+        "",
+        "test colours: an official .pt file or the folder of both; empty: the registered one, else drawn from its distribution",
     )
 
     filters: tuple[int, ...] = option((32,) * 11, "output channels of the encoder's 3x3 convolutions")
@@ -114,12 +116,15 @@ class Config:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Config:
         """Read what `to_json` wrote; unknown or missing fields are an error that names them."""
-        names = {f.name for f in dataclasses.fields(Config)}
-        if wrong := sorted(names ^ set(values)):
+        types = get_type_hints(Config)
+        if wrong := sorted(types.keys() ^ values.keys()):
             raise UserError(
                 f"the config has unknown or missing fields ({', '.join(wrong)}); was it written by another version?"
             )
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        for name, value in fields.items():
+            if not _is_a(value, types[name]):
+                raise UserError(f"the config's {name} cannot be {value!r}; restore it or start a new run")
         return Config(**fields)
 
 
@@ -214,11 +219,18 @@ def write_config(config: Config, path: Path) -> None:
 def read_config(path: Path) -> Config:
     """Read what `write_config` wrote."""
     try:
-        return Config.from_json(json.loads(path.read_text()))
-    except FileNotFoundError:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path} does not exist; give the directory of a softaug run") from None
-    except json.JSONDecodeError as error:
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); give the directory of a softaug run"
+        ) from None
+    except ValueError as error:  # no JSON, or not even text
         raise UserError(f"{path} is not valid JSON ({error}); restore it or start a new run") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds no config; restore it or start a new run")
+    return Config.from_json(values)
 
 
 def _parser_of(kind: Any) -> Any:
@@ -231,6 +243,15 @@ def _parser_of(kind: Any) -> Any:
 
     parse.__name__ = f"comma-separated {item.__name__}"
     return parse
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Whether `value` may stand in a field annotated with `kind`: a plain type or a tuple of one."""
+    if kind in (bool, str):
+        return isinstance(value, kind)
+    if kind in (int, float):  # JSON writes 1.0 as it likes; a bool is no number here
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return isinstance(value, tuple) and all(_is_a(item, kind.__args__[0]) for item in value)
 
 
 def _metavar(kind: Any) -> str:
@@ -255,7 +276,7 @@ def _check(config: Config) -> None:
         if not 0 <= getattr(config, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, not {getattr(config, name)}")
     for name in ("actor_lr", "critic_lr", "alpha_lr", "aux_lr", "initial_temperature"):
-        if getattr(config, name) <= 0:
+        if not 0 < getattr(config, name) < math.inf:
             raise UserError(f"{name} must be positive, not {getattr(config, name)}")
     choices = {
         "preset": tuple(PRESETS), "replay_memory": ("disk", "ram"), "render": ("exact", "fast"),
@@ -276,6 +297,23 @@ def _check(config: Config) -> None:
     if len(config.filters) != len(config.strides) or not config.filters:
         raise UserError(
             f"filters ({len(config.filters)}) and strides ({len(config.strides)}) must have the same length, at least 1"
+        )
+    for name in ("filters", "strides"):
+        if min(getattr(config, name)) < 1:
+            raise UserError(
+                f"{name} must be at least 1 each, not {','.join(map(str, getattr(config, name)))}"
+            )
+    size = config.crop_size
+    for stride in config.strides:  # 3x3 convolutions without padding
+        size = (size - 3) // stride + 1
+        if size < 1:
+            raise UserError(
+                f"crop_size {config.crop_size} is too small for {len(config.strides)} convolutions with strides "
+                f"{','.join(map(str, config.strides))}; make it larger or use fewer --filters and --strides"
+            )
+    if not config.eval_modes or len(set(config.eval_modes)) < len(config.eval_modes):
+        raise UserError(
+            f"eval_modes must name at least one mode, and each once, not {list(config.eval_modes)}"
         )
     if config.row.auxiliary == "inverse_dynamics" and not 0 < config.pad_own_layers < len(config.filters):
         raise UserError(
