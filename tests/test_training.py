@@ -236,6 +236,39 @@ def test_resuming_a_finished_run_does_nothing_and_says_so(finished: Path, capsys
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
 
 
+def test_resuming_a_finished_run_leaves_a_kept_replay_alone(tmp_path: Path, capsys):
+    out = tmp_path / "run"
+    run(tiny_config(), out, keep_replay=True)
+    frames = (out / "replay" / "frames.bin").read_bytes()
+    assert run(tiny_config(), out, resume=True, quiet=False).finished
+    assert (out / "replay" / "frames.bin").read_bytes() == frames
+    assert "delete it if you do not need it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]"])
+def test_a_damaged_file_of_a_run_is_one_sentence(finished: Path, tmp_path: Path, content: str | None):
+    for name, others in (("final_eval.json", ()), ("run.json", ("final_eval.json",))):
+        out = tmp_path / name
+        shutil.copytree(finished, out)
+        for other in others:
+            (out / other).unlink()
+        (out / name).unlink()
+        if content is not None:
+            (out / name).write_text(content)
+        elif name == "final_eval.json":
+            continue  # without it the run is simply not finished
+        with pytest.raises(UserError, match=rf"{name} (is damaged|cannot be read)"):
+            run(tiny_config(tensorboard=True), out, resume=True)
+
+
+def test_a_place_that_cannot_be_written_to_is_one_sentence(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is a file; give a directory"):
+        run(tiny_config(), tmp_path / "file")
+    with pytest.raises(UserError, match=r"cannot be made \(Not a directory\); give another --out"):
+        run(tiny_config(), tmp_path / "file" / "run")
+
+
 def test_resuming_with_another_config_lists_the_differences(finished: Path):
     with pytest.raises(UserError, match=r"batch_size 32 \(was 16\); discount 0\.5 \(was 0\.9\)"):
         run(tiny_config(batch_size=32, discount=0.5), finished, resume=True)

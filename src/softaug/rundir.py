@@ -76,7 +76,10 @@ def check_new(path: Path) -> None:
 def begin_run(path: Path, config: Config, facts: dict[str, Any]) -> RunDirectory:
     """Make the directory of a new run."""
     check_new(path)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be made ({error.strerror}); give another --out") from None
     run = RunDirectory(path)
     write_text_atomically(run.facts, json.dumps({"run_id": uuid.uuid4().hex[:12], **facts}, indent=2) + "\n")
     write_text_atomically(run.config, json.dumps(config.to_json(), indent=2) + "\n")
@@ -94,9 +97,22 @@ def reopen_run(path: Path, config: Config) -> RunDirectory:
     return RunDirectory(path)
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """One of a run's JSON files."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); restore it or start a new run") from None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is damaged (no JSON object); restore it or start a new run")
+    return values
+
+
 def changed_facts(run: RunDirectory, facts: dict[str, Any]) -> list[str]:
     """What is not as it was when the run began and may change its numbers, one sentence part each."""
-    before = json.loads(run.facts.read_text())
+    before = read_json(run.facts)
     return [
         f"{name} {facts[name]} (was {before.get(name)})"
         for name in PERMANENT_FACTS
@@ -209,7 +225,10 @@ def _existing(path: Path) -> Path:
 
 def _lock(path: Path) -> IO[str]:
     """A lock that the system drops when this process ends, however it ends."""
-    file = (path / ".lock").open("w")
+    try:
+        file = (path / ".lock").open("w")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written to ({error.strerror}); mend that or use another") from None
     if sys.platform != "win32":
         import fcntl
 

@@ -354,7 +354,9 @@ def train(
             run = stack.enter_context(closing(rundir.reopen_run(out, config)))
             if run.finished:
                 console.say(f"{out} is finished already ({config.decisions:,} decisions); nothing to do.")
-                return _finished(run, keep_replay)
+                if run.replay.exists():  # kept on purpose, or left by a kill right after the last evaluation
+                    console.say(f"{run.replay} is still there; delete it if you do not need it.")
+                return _finished(run, keep_replay=True)
         else:
             rundir.check_new(out)
 
@@ -409,7 +411,7 @@ def open_log(config: Config, run: rundir.RunDirectory, tree: dict[str, Any] | No
     at = Counters(**tree["counters"]) if tree is not None else Counters()
     sinks: list[log.Sink] = []
     if config.wandb:
-        run_id = json.loads(run.facts.read_text())["run_id"]
+        run_id = rundir.read_json(run.facts)["run_id"]
         sinks.append(
             log.WeightsAndBiases(config.wandb, name=run.path.name, run_id=run_id, config=config.to_json())
         )
@@ -435,7 +437,7 @@ def tensors_in(tree: Any, path: str = "agent") -> Iterator[tuple[str, torch.Tens
 def _finished(run: rundir.RunDirectory, keep_replay: bool) -> Result:
     if not keep_replay:
         checkpoint.remove_directory(run.replay)
-    final = json.loads(run.final_eval.read_text())
+    final = rundir.read_json(run.final_eval)
     return Result(
         run.path,
         final["decisions"],
