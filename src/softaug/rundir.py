@@ -4,7 +4,7 @@ config.json       the config; its presence marks a run
 run.json          versions, git commit, media, device: what else the numbers may depend on
 metrics.jsonl     losses, episodes, evaluations (see `softaug.log`)
 checkpoints/      see `softaug.checkpoint`
-replay/           the replay's memory-mapped arrays, while the run is unfinished
+replay/           the replay's memory-mapped arrays, while the run is unfinished (or if it was to be kept)
 tb/, videos/      TensorBoard events; videos of evaluation episodes on request
 final_eval.json   the last evaluation; its presence marks a finished run
 """
@@ -50,6 +50,7 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.replay = path / "replay"
+        self.replay_kept = self.replay / "kept"
         self.tensorboard = path / "tb"
         self.videos = path / "videos"
         self.final_eval = path / "final_eval.json"

@@ -354,9 +354,7 @@ def train(
             run = stack.enter_context(closing(rundir.reopen_run(out, config)))
             if run.finished:
                 console.say(f"{out} is finished already ({config.decisions:,} decisions); nothing to do.")
-                if run.replay.exists():  # kept on purpose, or left by a kill right after the last evaluation
-                    console.say(f"{run.replay} is still there; delete it if you do not need it.")
-                return _finished(run, keep_replay=True)
+                return _finished(run, keep_replay)
         else:
             rundir.check_new(out)
 
@@ -435,7 +433,9 @@ def tensors_in(tree: Any, path: str = "agent") -> Iterator[tuple[str, torch.Tens
 
 
 def _finished(run: rundir.RunDirectory, keep_replay: bool) -> Result:
-    if not keep_replay:
+    if keep_replay and run.replay.exists():
+        run.replay_kept.touch()
+    if not run.replay_kept.exists():  # a later `--resume` must not delete what was kept on purpose
         checkpoint.remove_directory(run.replay)
     final = rundir.read_json(run.final_eval)
     return Result(
