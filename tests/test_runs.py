@@ -65,6 +65,12 @@ def test_the_policy_takes_the_agents_mean_action(run: Path) -> None:
     np.testing.assert_allclose(policy.act(observation()), torch.tanh(mean)[0].numpy(), atol=1e-6)
 
 
+def test_observations_of_another_size_are_refused(run: Path) -> None:
+    for shape in ((6, SIZE + 2, SIZE + 2), (3, SIZE, SIZE)):
+        with pytest.raises(UserError, match=r"trained on observations of shape \(6, 12, 12\), not"):
+            load_policy(run).act(np.zeros(shape, np.uint8))
+
+
 def test_config_and_policy_file_are_enough(run: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     (bare / "checkpoints" / "000000200").mkdir(parents=True)

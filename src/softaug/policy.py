@@ -37,9 +37,10 @@ class Policy(Protocol):
 class MeanPolicy(nn.Module):
     """The policy's mean action at the centre crop: f_theta and pi_theta alone, as the paper tests."""
 
-    def __init__(self, encoder: Encoder, actor: Actor, crop_size: int):
+    def __init__(self, encoder: Encoder, actor: Actor, crop_size: int, obs_shape: Sequence[int]):
         super().__init__()
         self.encoder, self.actor, self.crop_size = encoder, actor, crop_size
+        self.obs_shape = tuple(obs_shape)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Raw pixels (B, 3k, H, W) -> actions (B, A)."""
@@ -51,6 +52,12 @@ class MeanPolicy(nn.Module):
 
     @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
+        # The centre crop would take a larger image without complaint, and show the networks another scale.
+        if obs.shape != self.obs_shape:
+            raise UserError(
+                f"the policy was trained on observations of shape {self.obs_shape}, not {obs.shape}; make the "
+                "environment with its run's image_size and frame_stack"
+            )
         return self(torch.from_numpy(obs)[None])[0].numpy()
 
     def observe(self, obs: np.ndarray, action: np.ndarray, next_obs: np.ndarray) -> None:
@@ -111,7 +118,7 @@ def make_policy(
         )
     _load(encoder, weights, "encoder")
     _load(actor, weights, "actor")
-    policy = channels_last(MeanPolicy(encoder, actor, config.crop_size)).eval()
+    policy = channels_last(MeanPolicy(encoder, actor, config.crop_size, obs_shape)).eval()
     if task is None:
         return policy
     _load(task, weights, "auxiliary")
