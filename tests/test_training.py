@@ -236,6 +236,12 @@ def test_resuming_a_finished_run_does_nothing_and_says_so(finished: Path, capsys
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
 
 
+def test_a_run_too_short_to_learn_says_so(tmp_path: Path, capsys):
+    result = run(tiny_config(decisions=20), tmp_path / "run", quiet=False)
+    assert result.finished and result.updates == 0
+    assert "nothing will be learned: all 20 decisions are random" in capsys.readouterr().err
+
+
 def test_resuming_a_finished_run_leaves_a_kept_replay_alone(tmp_path: Path):
     out = tmp_path / "run"
     run(tiny_config(), out, keep_replay=True)

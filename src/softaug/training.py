@@ -386,6 +386,11 @@ def train(
             discount=config.discount,
         )
         metrics = stack.enter_context(closing(open_log(config, run, tree)))
+        if config.decisions <= config.random_decisions:
+            console.say(
+                f"warning: nothing will be learned: all {config.decisions:,} decisions are random "
+                f"(random_decisions is {config.random_decisions:,})"
+            )
         interrupt = Interrupt()
         stack.enter_context(interrupt.handled())
         training = Training(config, run, agent, replay, stepper, envs, metrics, console, interrupt)
