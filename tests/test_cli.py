@@ -70,6 +70,14 @@ def test_doctor_fails_when_nothing_renders(monkeypatch, capsys):
     assert "Training cannot run here yet" in capsys.readouterr().out
 
 
+def test_doctor_says_what_is_wrong_with_registered_data(monkeypatch, tmp_path):
+    monkeypatch.setenv("SOFTAUG_HOME", str(tmp_path))
+    (tmp_path / "registry.json").write_text(json.dumps({"datasets": {"dmcgb": str(tmp_path / "gone")}}))
+    check = doctor.check_environment()
+    assert check.level == "error" and "softaug data add dmcgb PATH" in check.found
+    assert not check.fix, "rendering is not at fault"
+
+
 def test_doctor_names_a_missing_package_and_stops(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", ("softaug", "no-such-package"))
     checks = list(doctor.run_checks())
@@ -83,6 +91,13 @@ def test_gallery_places_every_picture():
     )
     assert (page == (200, 0, 0)).all(-1).sum() == 128 * 128
     assert (page == (0, 0, 200)).all(-1).sum() == 3 * 128 * 128
+
+
+def test_gallery_does_not_write_to_a_directory(tmp_path, capsys):
+    out = tmp_path / "folder.png"
+    out.mkdir()
+    assert cli.main(["gallery", "--out", str(out)]) == 2
+    assert "is a directory" in capsys.readouterr().err
 
 
 def test_gallery_command_draws_real_environments(tmp_path, capsys):

@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"cannot write {args.out}: name a .png, .jpg or .webp file")
+    if args.out.is_dir():
+        raise UserError(f"{args.out} is a directory; give --out the name of a file")
     if not args.out.absolute().parent.is_dir():
         raise UserError(
             f"the folder {args.out.absolute().parent} does not exist; create it or choose another --out"
