@@ -118,12 +118,12 @@ class Agent:
 
     def _update_auxiliary(self, replay: Replay) -> Metrics:
         assert self.auxiliary is not None
-        if isinstance(self.auxiliary, InverseDynamicsTask):
-            transitions = replay.sample(self.aux_batch_size, self.replay_rng, n_step=1).to(self.device)
-            loss = self.auxiliary.loss(transitions, self.generator)
+        data: Any
+        if self.auxiliary.needs == "transitions":
+            data = replay.sample(self.aux_batch_size, self.replay_rng, n_step=1)
         else:
-            observations = replay.sample_observations(self.aux_batch_size, self.replay_rng).to(self.device)
-            loss = self.auxiliary.loss(observations, self.generator)
+            data = replay.sample_observations(self.aux_batch_size, self.replay_rng)
+        loss = self.auxiliary.loss(data.to(self.device), self.generator)
         optimiser_step(self.optimisers["auxiliary"], loss)
         self.auxiliary.after_step()
         return {"aux_loss": loss.detach()}

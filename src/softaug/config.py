@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from softaug.errors import UserError
-from softaug.methods import Method, get_method
+from softaug.methods import METHODS, Method, get_method
 
 
 def option(default: Any, help_text: str, *, runtime: bool = False) -> Any:
@@ -29,7 +29,7 @@ class Config:
     """Every value of a run. Lengths are in decisions (agent steps); one decision is action_repeat frames."""
 
     task: str = option("walker_walk", "task: domain_task of the DeepMind Control suite")
-    method: str = option("soda_overlay", "method: a row of methods.py")
+    method: str = option("soda_overlay", f"method: {', '.join(METHODS)}")
     preset: str = option("paper", "paper (the paper's numbers) or small (two CPU cores)")
     seed: int = option(0, "seed of everything: networks, environment, sampling, augmentation")
     decisions: int = option(500_000, "length of training in decisions")
@@ -74,9 +74,11 @@ class Config:
     critic_tau: float = option(0.01, "EMA step of the target Q functions")
     encoder_tau: float = option(0.05, "EMA step of the target encoder and projection")
     initial_temperature: float = option(0.1, "alpha at the start")
-    aux_batch_size: int = option(128, "batch of the auxiliary task")
-    aux_every: int = option(1, "updates per auxiliary update")
-    aux_lr: float = option(1e-3, "Adam learning rate of the auxiliary task (its heads and the encoder)")
+    aux_batch_size: int = option(128, "batch of the auxiliary task (SODA: 256)")
+    aux_every: int = option(1, "updates per auxiliary update (SODA, PAD: 2)")
+    aux_lr: float = option(
+        1e-3, "Adam learning rate of the auxiliary task, its heads and the encoder (SODA: 3e-4)"
+    )
     soda_tau: float = option(0.005, "SODA: EMA step of the target network psi")
     overlay_alpha: float = option(0.5, "overlay: weight of the foreign image")
 

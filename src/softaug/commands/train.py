@@ -20,6 +20,9 @@ INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Values in brackets are the paper's; a method's own numbers and --preset small replace some."
+    )
     where = parser.add_argument_group("where")
     where.add_argument(
         "--out", type=Path, metavar="DIR", help="directory of the run [runs/TASK-METHOD-PRESET-SEED]"
