@@ -61,10 +61,10 @@ def test_files_that_hold_something_else_are_refused(tmp_path):
 
     refused({"a": 1}, "no list of colour settings")
     refused([], "no list of colour settings")
-    refused([1], "setting 0 .* not a dict")
-    refused([{"floor": np.zeros(3)}], "unknown keys floor; valid: grid_rgb1")
-    refused([{"grid_rgb1": np.zeros(4)}], "not three numbers in 0..1")
-    refused([{"grid_rgb1": np.array([0.1, np.nan, 0.2])}], "not three numbers in 0..1")
+    refused([1], "setting 0 .* must be a dict")
+    refused([{"floor": np.zeros(3)}], "unknown key 'floor'; the keys are grid_rgb1")
+    refused([{"grid_rgb1": np.zeros(4)}], "must be three numbers between 0 and 1")
+    refused([{"grid_rgb1": np.array([0.1, np.nan, 0.2])}], "must be three numbers between 0 and 1")
     (tmp_path / "text.pt").write_text("colours?")
     with pytest.raises(UserError, match=r"text\.pt is not a DMControl-GB colour file"):
         official.load_colors(tmp_path / "text.pt")

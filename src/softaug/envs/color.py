@@ -9,6 +9,7 @@ import numpy as np
 
 from softaug.envs.modes import Mode
 from softaug.errors import UserError
+from softaug.media.official import COLOR_KEYS, check_colors, load_colors, registered_colors
 
 ColorSetting = dict[str, np.ndarray]
 """What is recoloured -> RGB in 0..1, float64 (3,)."""
@@ -18,7 +19,6 @@ DEFAULT_COLORS: ColorSetting = {
     "self_rgb": np.array([0.7, 0.5, 0.3]),
     "skybox_rgb": np.array([0.4, 0.6, 0.8]),
 }
-COLOR_KEYS = ("grid_rgb1", "grid_rgb2", "self_rgb", "skybox_rgb")
 STD = {"easy": 0.1, "hard": 0.2, "random": 0.2}
 SETTINGS_PER_LEVEL = 100
 # Seeds of the embedded test settings; far from the small seeds that people train with, so that
@@ -42,24 +42,6 @@ def procedural_colors(level: str) -> list[ColorSetting]:
     return [draw_color(rng, STD[level]) for _ in range(SETTINGS_PER_LEVEL)]
 
 
-def check_color(setting: Mapping[str, Sequence[float] | np.ndarray], where: str) -> ColorSetting:
-    """A setting as float64 3-vectors in 0..1; keys may be left out, then that part keeps its colour."""
-    if not isinstance(setting, Mapping) or not setting:
-        raise UserError(f"{where} must be a dict with some of the keys {', '.join(COLOR_KEYS)}.")
-    checked = {}
-    for key, value in setting.items():
-        if key not in COLOR_KEYS:
-            raise UserError(f"{where} has the unknown key {key!r}; the keys are {', '.join(COLOR_KEYS)}.")
-        try:
-            vector = np.array(value, dtype=np.float64)
-        except (TypeError, ValueError):
-            vector = np.empty(0)
-        if vector.shape != (3,) or not np.all((vector >= 0) & (vector <= 1)):
-            raise UserError(f"{where}: {key} must be three numbers between 0 and 1, not {value!r}.")
-        checked[key] = vector
-    return checked
-
-
 def color_settings(
     mode: Mode, colors: str | Path | Sequence[Mapping] | None = None
 ) -> tuple[list[ColorSetting] | None, str]:
@@ -72,19 +54,13 @@ def color_settings(
         return None, "procedural"
     assert mode.level is not None
     if colors is None:
-        from softaug.media.official import registered_colors
-
         colors = registered_colors(mode.level)
         if colors is None:
             return procedural_colors(mode.level), "procedural"
     if isinstance(colors, str | Path):
-        from softaug.media.official import load_colors
-
         path = Path(colors).expanduser()
         # The benchmark's folder holds one file per level.
-        settings, kind = load_colors(path / f"color_{mode.level}.pt" if path.is_dir() else path), "official"
-    else:
-        settings, kind = list(colors), "list"  # type: ignore[arg-type]
-    if not settings:
+        return load_colors(path / f"color_{mode.level}.pt" if path.is_dir() else path), "official"
+    if not colors:
         raise UserError("colors= is empty; give at least one colour setting.")
-    return [check_color(setting, f"Colour setting {i}") for i, setting in enumerate(settings)], kind
+    return check_colors(list(colors), "colors="), "list"

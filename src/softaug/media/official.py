@@ -6,7 +6,7 @@ Some of them may be missing: what is there is used, in the order of the numbers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,26 +104,25 @@ def check_colors(content: object, origin: str) -> list[dict[str, np.ndarray]]:
     """Settings as float64 3-vectors in 0..1, or a `UserError` that names `origin`."""
     if not isinstance(content, list) or not content:
         raise UserError(f"{origin} holds no list of colour settings.")
-    settings = []
-    for number, setting in enumerate(content):
-        if not isinstance(setting, dict) or not setting:
-            raise UserError(f"colour setting {number} of {origin} is not a dict of colours.")
-        if unknown := set(setting) - set(COLOR_KEYS):
-            names = ", ".join(sorted(map(str, unknown)))
-            raise UserError(
-                f"colour setting {number} of {origin} has unknown keys {names}; valid: {', '.join(COLOR_KEYS)}."
-            )
-        vectors = {}
-        for key, value in setting.items():
-            try:
-                vector = np.array(value, dtype=np.float64)
-            except (TypeError, ValueError) as error:
-                raise UserError(f"{key} in colour setting {number} of {origin} is not a colour.") from error
-            if vector.shape != (3,) or not np.all((vector >= 0) & (vector <= 1)):
-                raise UserError(f"{key} in colour setting {number} of {origin} is not three numbers in 0..1.")
-            vectors[str(key)] = vector
-        settings.append(vectors)
-    return settings
+    return [check_color(setting, f"colour setting {i} of {origin}") for i, setting in enumerate(content)]
+
+
+def check_color(setting: object, where: str) -> dict[str, np.ndarray]:
+    """One setting as float64 3-vectors in 0..1; keys may be left out, then that part keeps its colour."""
+    if not isinstance(setting, Mapping) or not setting:
+        raise UserError(f"{where} must be a dict with some of the keys {', '.join(COLOR_KEYS)}.")
+    checked = {}
+    for key, value in setting.items():
+        if key not in COLOR_KEYS:
+            raise UserError(f"{where} has the unknown key {key!r}; the keys are {', '.join(COLOR_KEYS)}.")
+        try:
+            vector = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            vector = np.empty(0)
+        if vector.shape != (3,) or not np.all((vector >= 0) & (vector <= 1)):
+            raise UserError(f"{where}: {key} must be three numbers between 0 and 1, not {value!r}.")
+        checked[key] = vector
+    return checked
 
 
 @contextlib.contextmanager
