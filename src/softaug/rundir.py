@@ -28,10 +28,9 @@ import softaug
 from softaug import checkpoint
 from softaug.checkpoint import write_text_atomically
 from softaug.config import Config, differences, read_config
-from softaug.envs.color import color_settings
-from softaug.envs.modes import Mode
+from softaug.envs.factory import media_facts
 from softaug.errors import UserError
-from softaug.media import ImageSource, video_source
+from softaug.media import ImageSource
 from softaug.replay import Replay
 from softaug.stepper import Stepper
 
@@ -209,14 +208,12 @@ def replay_sizes(config: Config, stepper: Stepper, *, fixed_length: bool) -> dic
     }
 
 
-def media_facts(config: Config, images: ImageSource | None) -> dict[str, Any]:
+def all_media(config: Config, images: ImageSource | None) -> dict[str, Any]:
     """Where pictures, videos and colours come from, so that a mistake in their names shows before the start."""
     media: dict[str, Any] = {} if images is None else {"overlay": images.describe()}
-    for mode in map(Mode.parse, (config.row.train_mode, *config.eval_modes)):
-        if mode.family == "video":
-            media[mode.name] = video_source(str(mode.level), config.videos or None).describe()
-        elif mode.family == "color":
-            media[mode.name] = {"kind": color_settings(mode, config.colors or None)[1]}
+    for mode in (config.row.train_mode, *config.eval_modes):
+        if (facts := media_facts(config, mode)) is not None:
+            media[mode] = facts
     return media
 
 

@@ -364,7 +364,7 @@ def train(
             log.check_wandb()
         if images is None and config.row.strong == "overlay":
             images = image_source(config.images or None)
-        facts = rundir.run_facts(device, {} if env_factory else rundir.media_facts(config, images))
+        facts = rundir.run_facts(device, {} if env_factory else rundir.all_media(config, images))
         envs = env_factory or ConfigEnvs(config)
         make_env = partial(envs, config.row.train_mode, config.seed)
         stepper = stack.enter_context(closing(make_stepper(make_env, own_process=config.env_process)))

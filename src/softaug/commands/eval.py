@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import sys
@@ -25,9 +24,8 @@ from rich.table import Table
 
 import softaug
 from softaug.checkpoint import write_text_atomically
-from softaug.config import Config
 from softaug.envs import Mode
-from softaug.envs.factory import ConfigEnvs
+from softaug.envs.factory import ConfigEnvs, hash_of, media_facts
 from softaug.errors import UserError
 from softaug.evaluation import Episode, play_episodes, summarise, tasks_of
 from softaug.media.notes import media_note
@@ -187,31 +185,11 @@ def default_workers() -> int:
     return min(usable, 8)
 
 
-def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
-    """Where the mode's videos or colours come from, as JSON; None if it needs none."""
-    parsed = Mode.parse(mode)
-    if parsed.family == "video":
-        from softaug.media import video_source
-
-        return video_source(str(parsed.level), config.videos or None).describe()
-    if parsed.family == "color":
-        from softaug.envs.color import color_settings
-
-        settings, kind = color_settings(parsed, config.colors or None)
-        content = [{key: rgb.tolist() for key, rgb in setting.items()} for setting in settings or []]
-        return {"kind": kind, "settings": len(content), "sha256": _hash(content)}
-    return None
-
-
 def episode_key(trained: Run, seed: int, adapt: bool, media: dict[str, Any] | None) -> str:
     """A hash of everything an episode's return depends on besides its mode and number."""
     names = ("task", "method", "image_size", "crop_size", "frame_stack", "action_repeat", "render")
     settings = {name: getattr(trained.config, name) for name in names}
-    return _hash([trained.sha256, seed, adapt, media, settings, softaug.__version__])
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return hash_of([trained.sha256, seed, adapt, media, settings, softaug.__version__])
 
 
 def _default_path(trained: Run, args: argparse.Namespace, modes: Sequence[str]) -> Path:
@@ -220,7 +198,7 @@ def _default_path(trained: Run, args: argparse.Namespace, modes: Sequence[str]) 
     if modes != DEFAULT_MODES.split(","):
         name += "-" + "+".join(modes)
     if args.videos is not None or args.colors is not None:
-        name += "-media" + _hash([args.videos, args.colors])[:8]
+        name += "-media" + hash_of([args.videos, args.colors])[:8]
     if args.adapt is not None:
         name += "-adapt" if args.adapt else "-no_adapt"
     return args.run_dir / "eval" / f"{name}.json"

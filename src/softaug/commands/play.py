@@ -15,12 +15,11 @@ from rich.console import Console
 from softaug.commands.eval import (
     add_run_arguments,
     check_adapt,
-    media_facts,
     parse_modes,
     with_media,
 )
 from softaug.envs import MODE_NAMES
-from softaug.envs.factory import ConfigEnvs
+from softaug.envs.factory import ConfigEnvs, media_facts
 from softaug.errors import UserError
 from softaug.evaluation import play_episodes, tasks_of
 from softaug.media.notes import media_note

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 
 import softaug.envs
 from softaug.config import Config
+from softaug.envs.color import color_settings
+from softaug.envs.modes import Mode
+from softaug.media import video_source
 
 
 @dataclass(frozen=True)
@@ -29,3 +35,20 @@ class ConfigEnvs:
             colors=config.colors or None,
             render=config.render,
         )
+
+
+def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
+    """Where the mode's videos or colours come from, as JSON; None if it needs none. A wrong name is a `UserError`."""
+    parsed = Mode.parse(mode)
+    if parsed.family == "video":
+        return video_source(str(parsed.level), config.videos or None).describe()
+    if parsed.family == "color":
+        settings, kind = color_settings(parsed, config.colors or None)
+        content = [{key: rgb.tolist() for key, rgb in setting.items()} for setting in settings or []]
+        return {"kind": kind, "settings": len(content), "sha256": hash_of(content)}
+    return None
+
+
+def hash_of(value: Any) -> str:
+    """SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
