@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -254,9 +253,9 @@ def show(result: dict[str, Any]) -> None:
         "of\npeak",
         "plain\nms",
         "of\npeak",
-        "speed-\nup",
+        "speed\nup",
         "replay",
-        "GB\nRSS",
+        "RSS\nGB",
     ):
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     paper = result["preset"] == "paper"
