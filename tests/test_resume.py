@@ -134,7 +134,7 @@ def short_reference(tmp_path_factory):
         ("softaug.checkpoint.save_arrays", 3),  # half a checkpoint
         ("pathlib.Path.rename", 4),  # all of a checkpoint but its name, or an old one being removed
         ("shutil.rmtree", 2),
-        ("softaug.checkpoint.write_text_atomically", 1),  # final_eval.json: everything is done but saying so
+        ("softaug.training.write_atomically", 1),  # final_eval.json: everything is done but saying so
         ("softaug.checkpoint.remove_directory", 12),
     ],
 )

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from softaug.errors import UserError
+from softaug.files import sync
 
 Tree = Any
 """Nested dicts, lists and tuples whose leaves are torch tensors, numpy arrays or JSON values."""
@@ -212,24 +212,6 @@ def remove_directory(directory: Path) -> None:
                 shutil.rmtree(doomed)
             directory.rename(doomed)
         shutil.rmtree(doomed)
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a small file so that readers and killed processes see the old or the new text, never half of it."""
-    temporary = path.with_name(f".writing-{path.name}")
-    temporary.write_text(text)
-    sync(temporary)
-    temporary.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a directory's entries are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _plain(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

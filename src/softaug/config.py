@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from softaug.errors import UserError
+from softaug.files import write_atomically
 from softaug.methods import METHODS, Method, get_method
 
 
@@ -214,8 +215,8 @@ def given_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_config(config: Config, path: Path) -> None:
-    """Write `config` as indented JSON."""
-    path.write_text(json.dumps(config.to_json(), indent=2) + "\n")
+    """Write `config` as indented JSON, atomically."""
+    write_atomically(path, json.dumps(config.to_json(), indent=2) + "\n")
 
 
 def read_config(path: Path) -> Config:

@@ -10,6 +10,7 @@ only on slots which that checkpoint could no longer sample, and a killed run res
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,6 +218,24 @@ def _open_array(directory: Path | None, name: str, shape: tuple[int, ...], dtype
         return np.zeros(shape, dtype)
     path = directory / f"{name}.bin"
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if path.exists() and path.stat().st_size != size:
+    if not path.exists():
+        _allocate(path, size)
+    if path.stat().st_size != size:
         raise UserError(f"{path} has {path.stat().st_size} bytes instead of {size}; start a new run")
-    return np.memmap(path, dtype=dtype, mode="r+" if path.exists() else "w+", shape=shape)
+    return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Create a file of zeros with all its blocks: a disk that fills up later would kill the run with SIGBUS."""
+    with path.open("wb") as file:
+        if not hasattr(os, "posix_fallocate"):
+            file.truncate(size)
+            return
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            path.unlink()
+            raise UserError(
+                f"cannot reserve {size / 1e9:.2f} GB for the replay at {path} ({error.strerror}); free some space, "
+                "choose another --out or a smaller --replay-capacity"
+            ) from None

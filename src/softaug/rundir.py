@@ -26,10 +26,10 @@ import torch
 
 import softaug
 from softaug import checkpoint
-from softaug.checkpoint import write_text_atomically
-from softaug.config import Config, differences, read_config
+from softaug.config import Config, differences, read_config, write_config
 from softaug.envs.factory import media_facts
 from softaug.errors import UserError
+from softaug.files import write_atomically
 from softaug.media import ImageSource
 from softaug.replay import Replay
 from softaug.stepper import Stepper
@@ -81,8 +81,8 @@ def begin_run(path: Path, config: Config, facts: dict[str, Any]) -> RunDirectory
     except OSError as error:
         raise UserError(f"{path} cannot be made ({error.strerror}); give another --out") from None
     run = RunDirectory(path)
-    write_text_atomically(run.facts, json.dumps({"run_id": uuid.uuid4().hex[:12], **facts}, indent=2) + "\n")
-    write_text_atomically(run.config, json.dumps(config.to_json(), indent=2) + "\n")
+    write_atomically(run.facts, json.dumps({"run_id": uuid.uuid4().hex[:12], **facts}, indent=2) + "\n")
+    write_config(config, run.config)
     return run
 
 

@@ -27,6 +27,7 @@ from softaug.config import Config
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
 from softaug.evaluation import EnvFactory, evaluate
+from softaug.files import write_atomically
 from softaug.interrupt import Interrupt
 from softaug.media import ImageSource, image_source
 from softaug.memory import keep_freed_memory
@@ -197,7 +198,7 @@ class Training:
         self._logged_at = (self._logged_at[0] + time.monotonic() - began, self._logged_at[1])
         if last:
             text = json.dumps({**self.where(), "modes": results, "adapted": adapted}, indent=2) + "\n"
-            checkpoint.write_text_atomically(self.run.final_eval, text)
+            write_atomically(self.run.final_eval, text)
 
     def returns(self, *, adapt: bool) -> dict[str, dict[str, Any]]:
         """mode -> returns per episode and what `softaug.evaluation.evaluate` says more."""

@@ -23,11 +23,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import softaug
-from softaug.checkpoint import write_text_atomically
 from softaug.envs import Mode
 from softaug.envs.factory import ConfigEnvs, hash_of, media_facts
 from softaug.errors import UserError
 from softaug.evaluation import Episode, play_episodes, summarise, tasks_of
+from softaug.files import write_atomically
 from softaug.media.notes import media_note
 from softaug.runs import Run, load_run
 
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         "media": sources,
         "results": rows,
     }
-    write_text_atomically(out, json.dumps(report, indent=1) + "\n")
+    write_atomically(out, json.dumps(report, indent=1) + "\n")
     if args.json:
         print(json.dumps(report, indent=1))
     else:

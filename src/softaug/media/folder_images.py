@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from softaug.errors import UserError
+from softaug.files import write_atomically
 from softaug.media import home
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -84,7 +85,7 @@ class FileIndex:
         index = cls(np.frombuffer(content, np.uint8))
         if len(index) >= INDEX_CACHE_FROM:
             try:
-                home.write_atomically(cached, content)
+                write_atomically(cached, content)
             except OSError as error:
                 warnings.warn(
                     f"the index of {folder} could not be kept in {cached.parent}: {error}", stacklevel=2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from softaug.media.official import VIDEO_COUNTS
+
 PROCEDURAL_NOTE = "procedural media: not comparable with the paper"
 OWN_MEDIA_NOTE = "not the benchmark's own media: not comparable with the paper"
-OFFICIAL_VIDEOS = {"video_easy": 10, "video_hard": 100}
 
 
 def media_note(mode: str, kind: str | None, facts: dict[str, Any] | None) -> str:
@@ -15,7 +16,7 @@ def media_note(mode: str, kind: str | None, facts: dict[str, Any] | None) -> str
         return PROCEDURAL_NOTE
     if kind not in (None, "official"):
         return OWN_MEDIA_NOTE
-    expected = OFFICIAL_VIDEOS.get(mode, 0)
+    expected = VIDEO_COUNTS.get(mode.removeprefix("video_"), 0)
     found = (facts or {}).get("videos", expected)
     if found < expected:
         return f"{mode}: only {found} of the benchmark's {expected} videos: not comparable with the paper"
