@@ -16,7 +16,7 @@ from torch import nn
 from softaug.agent import Agent, make_agent
 from softaug.benchmarks import plain
 from softaug.benchmarks.plain import PlainLearner
-from softaug.benchmarks.update import MATMUL_SIZE, layer_flops, replay_share, summary, useful_gflop
+from softaug.benchmarks.update import MATMUL_SIZE, layer_flops, replay_share, show, summary, useful_gflop
 from softaug.cli import main
 from softaug.config import Config, make_config
 from softaug.methods import METHODS
@@ -224,3 +224,15 @@ def test_the_commands_print_json(command, keys):
 def test_an_unknown_method_is_named(capsys):
     assert main(["bench", "update", "--methods", "sodda"]) == 2
     assert "sodda" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", ["paper", "small"])
+def test_the_table_fits_a_terminal(preset, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    config = make_config(method="soda_both_overlay")
+    row = summary(config, {"matmul": [0.1], "ours": [1.6], "plain": [4.2]}, [0.019], 1.22)
+    show({"preset": preset, "threads": 2, "methods": [row]})
+    output = capsys.readouterr().out
+    assert "…" not in output
+    line = next(line for line in output.splitlines() if line.startswith("soda_both_overlay"))
+    assert "2.62x" in line and "1.9%" in line and "1.2" in line
