@@ -117,7 +117,9 @@ class SAC(nn.Module):
         return F.mse_loss(q1, target) + F.mse_loss(q2, target)
 
 
-def adam(parameters: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> torch.optim.Adam:
+def adam(
+    parameters: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> torch.optim.Adam:
     """Adam, fused: one pass over all parameters instead of several per tensor."""
     return torch.optim.Adam(parameters, lr=lr, betas=betas, fused=True)
 
