@@ -1,8 +1,10 @@
 """Metrics lines, their cutting back on resume, means of losses, and what people see."""
 
+import importlib.machinery
 import io
 import json
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -169,3 +171,31 @@ def test_quiet_progress_says_nothing():
     progress.say("hello")
     progress.update(5)
     assert stream.getvalue() == ""
+
+
+def test_weights_and_biases_gets_scalars_by_decision_in_one_resumable_run(monkeypatch):
+    calls = []
+
+    class Run:
+        def log(self, values, step):
+            calls.append(("log", values, step))
+
+        def finish(self):
+            calls.append("finish")
+
+    def init(**options):
+        calls.append(options)
+        return Run()
+
+    fake = types.ModuleType("wandb")
+    fake.init = init
+    fake.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    sink = log.WeightsAndBiases("project", name="first", run_id="abc", config={"seed": 1})
+    sink.scalars({"train/critic_loss": 0.5}, 250)
+    sink.close()
+    assert calls == [
+        {"project": "project", "name": "first", "id": "abc", "config": {"seed": 1}, "resume": "allow"},
+        ("log", {"train/critic_loss": 0.5, "decisions": 250}, 250),
+        "finish",
+    ]

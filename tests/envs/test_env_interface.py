@@ -331,7 +331,8 @@ def test_train_info_names_no_media(make):
 
 
 def test_sources_a_mode_has_no_use_for_are_ignored(make):
-    make("cartpole_swingup", "train", videos="/nonexistent", colors="/nonexistent").reset()
+    obs, _ = make("cartpole_swingup", "train", videos="/nonexistent", colors="/nonexistent").reset(seed=0)
+    np.testing.assert_array_equal(obs, make("cartpole_swingup", "train").reset(seed=0)[0])
 
 
 def test_modes_are_values():

@@ -62,6 +62,10 @@ def play(env, actions):
         ("ball_in_cup_catch", "video_easy"),
         ("walker_stand", "video_hard"),
         ("reacher_hard", "train"),  # edits the model at the start of an episode
+        *(
+            pytest.param(task, "train", marks=pytest.mark.slow)
+            for task in ("quadruped_escape", "humanoid_run", "dog_walk", "stacker_stack_2", "fish_swim")
+        ),
     ],
 )
 def test_restore_in_the_middle_of_an_episode(task, mode):
@@ -85,14 +89,6 @@ def test_restore_in_the_middle_of_an_episode(task, mode):
     original.unwrapped.set_state(state)
     assert_same(play(original, actions[6:]), expected)
     original.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "task", ["quadruped_escape", "humanoid_run", "dog_walk", "stacker_stack_2", "fish_swim"]
-)
-def test_restore_heavier_tasks(task):
-    test_restore_in_the_middle_of_an_episode(task, "train")
 
 
 def test_state_right_after_reset_and_before_it():

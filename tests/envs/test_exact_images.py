@@ -36,7 +36,7 @@ def assert_same_model(ours, theirs):
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
-def follow(env, reference, key_frame):
+def assert_follows(env, reference, key_frame):
     """Both from their reset on, frame by frame. key_frame(frame, decision) -> what the agent should see."""
     observation = env.reset(seed=SEED)[0]
     reference.reset()
@@ -55,7 +55,7 @@ def follow(env, reference, key_frame):
 @pytest.mark.parametrize("task", EACH_TASK)
 def test_train(task):
     env, reference = make_env(task, "train"), reference_env(task, SEED)
-    follow(env, reference, lambda frame, decision: frame.copy())
+    assert_follows(env, reference, lambda frame, decision: frame.copy())
     env.close()
 
 
@@ -67,7 +67,7 @@ def test_color(task, mode):
     env.reset()
     color = env.reset(seed=SEED)[1]["color"]
     reference = reference_env(task, SEED, color=color)
-    follow(env, reference, lambda frame, decision: frame.copy())
+    assert_follows(env, reference, lambda frame, decision: frame.copy())
     settings, _ = color_settings(Mode.parse(mode))
     assert any(all(np.array_equal(color[key], setting[key]) for key in color) for setting in settings)
     env.close()
@@ -77,7 +77,7 @@ def test_random_color():
     env = make_env("finger_spin", "color_random")
     color = env.reset(seed=SEED)[1]["color"]
     reference = reference_env("finger_spin", SEED, color=color)
-    follow(env, reference, lambda frame, decision: frame.copy())
+    assert_follows(env, reference, lambda frame, decision: frame.copy())
     env.close()
 
 
@@ -87,7 +87,7 @@ def test_video(task, mode):
     env = make_env(task, mode)
     reference = reference_env(task, SEED, green_sky=True, green_floor=mode == "video_hard")
     video = video_source(mode.removeprefix("video_")).open(0, 100, 100)
-    follow(env, reference, lambda frame, decision: naive_chroma_key(frame, video.frame(decision)))
+    assert_follows(env, reference, lambda frame, decision: naive_chroma_key(frame, video.frame(decision)))
     env.close()
 
 
@@ -99,7 +99,7 @@ def test_official_video_on_real_frames():
     assert info["media"] == "official" and info["video"].endswith("video0.mp4")
     reference = reference_env("walker_walk", SEED, green_sky=True)
     video = video_source("easy", DATA).open(0, 100, 100)
-    follow(env, reference, lambda frame, decision: naive_chroma_key(frame, video.frame(decision)))
+    assert_follows(env, reference, lambda frame, decision: naive_chroma_key(frame, video.frame(decision)))
     env.close()
 
 
