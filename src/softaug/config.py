@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +21,23 @@ from softaug.files import write_atomically
 from softaug.methods import METHODS, Method, get_method
 
 
-def option(default: Any, help_text: str, *, runtime: bool = False) -> Any:
-    """A field with its help; `runtime` marks what may change on resume because it cannot change results."""
-    return field(default=default, metadata={"help": help_text, "runtime": runtime})
+def option(default: Any, help_text: str, *, runtime: bool = False, later: bool = False) -> Any:
+    """A field with its help.
+
+    runtime: it may change on resume because it cannot change results.
+    later: it came after configs had been written without it; these mean its default.
+    """
+    return field(default=default, metadata={"help": help_text, "runtime": runtime, "later": later})
 
 
 @dataclass(frozen=True)
 class Config:
     """Every value of a run. Lengths are in decisions (agent steps); one decision is action_repeat frames."""
 
-    task: str = option("walker_walk", "task: domain_task of the DeepMind Control suite")
+    task: str = option(
+        "walker_walk",
+        "task: domain_task of the DeepMind Control suite, or module:callable of an environment of your own",
+    )
     method: str = option("soda_overlay", f"method: {', '.join(METHODS)}")
     preset: str = option("paper", "paper (the paper's numbers) or small (two CPU cores)")
     seed: int = option(0, "seed of everything: networks, environment, sampling, augmentation")
@@ -39,7 +47,21 @@ class Config:
     crop_size: int = option(84, "height and width the networks see")
     frame_stack: int = option(3, "consecutive frames in an observation (k)")
     action_repeat: int = option(
-        0, "frames per decision; 0: the task's own (8 cartpole_swingup, 2 finger_spin, else 4)"
+        0,
+        "frames per decision; 0: the task's own (8 cartpole_swingup, 2 finger_spin, else 4; 1 for your own environment)",
+    )
+    test_env: tuple[str, ...] = option(
+        (),
+        "your own environment's test distributions: module:callable (called test) or name=module:callable, comma-separated",
+        later=True,
+    )
+    image_key: str = option(
+        "", "your own environment: which entry of a dict observation is the picture", later=True
+    )
+    episode_decisions: int = option(
+        0,
+        "your own environment: decisions until an episode is cut off; 0: the environment's own time limit",
+        later=True,
     )
     render: str = option("exact", "exact (dm_control's image, pixel by pixel) or fast (smaller shadow map)")
     images: str = option(
@@ -112,6 +134,16 @@ class Config:
         """The method's row."""
         return get_method(self.method)
 
+    @property
+    def own_env(self) -> bool:
+        """Whether the task is the user's own environment, `module:callable`."""
+        return ":" in self.task
+
+    @property
+    def own_modes(self) -> dict[str, str]:
+        """The modes of the user's own environment -> the `module:callable` that makes each; `train` first."""
+        return {"train": self.task, **dict(map(parse_test_env, self.test_env))} if self.own_env else {}
+
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON values; `from_json` is its inverse."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
@@ -120,6 +152,7 @@ class Config:
     def from_json(values: Mapping[str, Any]) -> Config:
         """Read what `to_json` wrote; unknown or missing fields are an error that names them."""
         types = get_type_hints(Config)
+        values = {f.name: f.default for f in dataclasses.fields(Config) if f.metadata["later"]} | dict(values)
         if wrong := sorted(types.keys() ^ values.keys()):
             raise UserError(
                 f"the config has unknown or missing fields ({', '.join(wrong)}); was it written by another version?"
@@ -170,6 +203,10 @@ def make_config(
         )
     values = {**row.numbers, **PRESETS[preset], **overrides}
     values.update(task=task, method=row.name, preset=preset)
+    if ":" in task and "eval_modes" not in overrides:
+        # The benchmark's modes are those of its own tasks: an own environment has the looks its owner gives.
+        names = dict(map(parse_test_env, values.get("test_env", ())))
+        values["eval_modes"] = ("train", *names)
     if row.weak == "shift":
         # DrQ and SVEA render at the network's size and shift instead of cropping: either size gives the other.
         if "image_size" not in overrides:
@@ -177,6 +214,12 @@ def make_config(
         elif "crop_size" not in overrides:
             values["crop_size"] = values["image_size"]
     return Config(**values)
+
+
+def parse_test_env(entry: str) -> tuple[str, str]:
+    """`name=module:callable`, or `module:callable`, which is called `test` -> (name, module:callable)."""
+    name, equals, spec = entry.rpartition("=")
+    return (name if equals else "test"), spec
 
 
 def differences(ours: Config, theirs: Config) -> list[str]:
@@ -272,7 +315,10 @@ def _check(config: Config) -> None:
     for name in at_least_one:
         if getattr(config, name) < 1:
             raise UserError(f"{name} must be at least 1, not {getattr(config, name)}")
-    for name in ("random_decisions", "initial_updates", "eval_every", "action_repeat", "threads", "seed"):
+    not_negative = (
+        "random_decisions", "initial_updates", "eval_every", "action_repeat", "episode_decisions", "threads", "seed",
+    )  # fmt: skip
+    for name in not_negative:
         if getattr(config, name) < 0:
             raise UserError(f"{name} must not be negative, but is {getattr(config, name)}")
     for name in ("discount", "critic_tau", "encoder_tau", "soda_tau", "overlay_alpha"):
@@ -326,3 +372,52 @@ def _check(config: Config) -> None:
         raise UserError(
             f"random_decisions {config.random_decisions} is too few for a batch of {config.batch_size}; raise it"
         )
+    _check_own_env(config)
+
+
+# In angle brackets: a function that was given in Python and cannot be imported by name (a lambda).
+_SPEC = re.compile(r"[\w.]+:<?[\w.]+>?")
+_MODE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # it becomes part of file names
+
+
+def _check_own_env(config: Config) -> None:
+    if not config.own_env:
+        for name in ("test_env", "image_key", "episode_decisions"):
+            if getattr(config, name):
+                raise UserError(
+                    f"{name} is for an environment of your own; leave it out for {config.task}, or give "
+                    "--env module:callable"
+                )
+        return
+    entries = [("train", config.task), *map(parse_test_env, config.test_env)]
+    for name, spec in entries:
+        if not _SPEC.fullmatch(spec):
+            raise UserError(
+                f"{spec!r} is no environment; give module:callable, for example my_robot:make_env"
+            )
+        if not _MODE_NAME.fullmatch(name):
+            raise UserError(
+                f"a test environment cannot be called {name!r}; use letters, digits and _ (name=module:callable)"
+            )
+    modes = [name for name, _ in entries]
+    if len(set(modes)) < len(modes):
+        raise UserError(
+            f"the modes {', '.join(modes)} are not all different; name each --test-env (name=module:callable), "
+            "and none of them train"
+        )
+    if config.row.train_mode != "train":
+        raise UserError(
+            f"{config.method} trains in random colours, which only softaug's own tasks have; choose another method, "
+            "or draw the colours in your environment and choose sac"
+        )
+    for mode in config.eval_modes:
+        if mode not in modes:
+            raise UserError(unknown_own_mode(mode, config))
+
+
+def unknown_own_mode(mode: str, config: Config) -> str:
+    """The sentence for a mode that the user's own environment does not have."""
+    return (
+        f"{config.task} has no mode {mode!r}, only {', '.join(config.own_modes)}; add one with --test-env "
+        f"{mode}=module:callable (for colours and videos, let the callable return softaug.envs.wrap(env, mode=...))"
+    )
