@@ -1,0 +1,27 @@
+"""Robot push (SPEC §7): dm_control's Kinova Jaco arm pushes a yellow cube onto a red disc."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from dm_control.mujoco import wrapper
+from dm_control.rl import control
+
+from softaug.envs.robot_push.scene import TIMESTEP, compile_model
+from softaug.envs.robot_push.task import DECISION_SECONDS, EPISODE_DECISIONS, Physics, RobotPush
+
+
+def load(action_dims: int = 2, random: int | np.random.RandomState = 0) -> control.Environment:
+    """The environment as dm_control has it: states, no pixels. One of its steps is one decision (0.3 s).
+
+    action_dims: 2 moves the hand in the table's plane, 3 also up and down.
+    """
+    physics = Physics.from_model(wrapper.MjModel(compile_model()))
+    # Half a decision more, so that rounding in the quotient cannot add one.
+    return control.Environment(
+        physics,
+        RobotPush(action_dims, random),
+        n_sub_steps=round(DECISION_SECONDS / TIMESTEP),
+        time_limit=EPISODE_DECISIONS * DECISION_SECONDS,
+    )
