@@ -17,8 +17,10 @@ from softaug.errors import UserError
 
 COMMANDS = {
     "train": "train an agent",
+    "sweep": "train a grid of tasks, methods and seeds, here or on a Ray cluster",
     "eval": "returns of a trained agent in the test distributions",
     "play": "record a video of a trained agent",
+    "diagnose": "how far features and actions move when only the look of a state changes",
     "export": "write encoder and policy as ONNX or TorchScript",
     "gallery": "a picture of every task in every mode",
     "data": "list, register, check or download images and videos",

@@ -1,0 +1,106 @@
+"""Sweeps: a grid of runs on this machine or on a Ray cluster.
+
+    runs = plan_grid(["walker_walk"], ["sac", "soda"], range(5), "runs/sweep", preset="small")
+    outcomes = run_sweep(runs, workers=2)
+
+Each run is a process with its output in ``log.txt`` of its directory. Finished runs are skipped, interrupted ones
+go on from their checkpoint, failed ones are tried again a bounded number of times while the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from softaug.errors import UserError
+from softaug.interrupt import Interrupt
+from softaug.sweep.display import Display
+from softaug.sweep.local import run_locally
+from softaug.sweep.plan import PlannedRun, check_media, parse_seeds, plan_grid
+from softaug.sweep.supervise import Orders, Outcome
+
+__all__ = ["Outcome", "PlannedRun", "parse_seeds", "plan_grid", "run_sweep"]
+
+BACKENDS = ("local", "ray")
+RAY_CPUS_PER_RUN = 2
+"""the learner, and the environment in its own process"""
+
+
+def run_sweep(
+    runs: Sequence[PlannedRun],
+    *,
+    backend: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    retries: int = 2,
+    cpus_per_run: int | None = None,
+    gpus_per_run: float = 0,
+    quiet: bool = False,
+) -> list[Outcome]:
+    """Train every run that is not finished; one outcome a run, in their order. Ctrl-C leaves the rest interrupted.
+
+    backend: `local` processes or `ray` tasks. address: of the Ray cluster (`auto`, host:port, ray://host:port);
+        None starts a Ray of its own on this machine.
+    workers: runs at a time; None: one locally, as many as the cluster has room for with Ray.
+    retries: how often a failed run is tried again.
+    cpus_per_run: torch threads of a run that begins, and what Ray reserves for it; None: this machine's cores
+        divided by `workers`, on a cluster two. A run that goes on keeps the threads it began with.
+    gpus_per_run: what Ray reserves for a run; may be a fraction.
+    """
+    if backend not in BACKENDS:
+        raise UserError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if workers is not None and workers < 1:
+        raise UserError(f"workers must be at least 1, not {workers}")
+    if cpus_per_run is not None and cpus_per_run < 1:
+        raise UserError(f"cpus_per_run must be at least 1, not {cpus_per_run}")
+    if retries < 0 or gpus_per_run < 0:
+        raise UserError(
+            f"retries and gpus_per_run must not be negative, but are {retries} and {gpus_per_run}"
+        )
+    if backend == "local" and (address is not None or gpus_per_run):
+        raise UserError(
+            "an address and gpus_per_run are for the ray backend, which also runs on one machine; add --backend ray"
+        )
+    unfinished = [run for run in runs if run.begun() != "finished"]
+    if backend == "local":
+        check_media(unfinished)
+    threads = cpus_per_run or default_cpus(backend, address, workers)
+    orders = Orders(sweep=uuid.uuid4().hex[:12], retries=retries, threads=threads, cwd=str(Path.cwd()))
+    interrupt = Interrupt()
+    with closing(Display(runs, orders.sweep, quiet=quiet)) as display, interrupt.handled():
+        if not unfinished:
+            made = []
+        elif backend == "local":
+            made = run_locally(unfinished, orders, workers or 1, interrupt, display)
+        else:
+            from softaug.sweep.on_ray import run_on_ray  # the only file that imports ray
+
+            made = run_on_ray(
+                unfinished,
+                orders,
+                interrupt,
+                display,
+                address=address,
+                workers=workers,
+                gpus_per_run=gpus_per_run,
+            )
+    outcomes = {outcome.run.directory: outcome for outcome in made}
+    return [outcomes.get(run.directory, Outcome(run, "finished", 0)) for run in runs]
+
+
+def default_cpus(backend: str, address: str | None, workers: int | None) -> int:
+    """Cores of one run where the user does not say."""
+    cores = available_cores()
+    if backend == "local":
+        return max(1, cores // (workers or 1))
+    if address is not None:
+        return RAY_CPUS_PER_RUN
+    return max(1, cores // workers) if workers else min(RAY_CPUS_PER_RUN, cores)
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

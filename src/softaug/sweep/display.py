@@ -1,0 +1,224 @@
+"""What people see of a sweep: a live table on a terminal, else a line for each change and every minute."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from softaug.sweep.plan import PlannedRun
+from softaug.sweep.progress import Progress, read_progress
+from softaug.sweep.supervise import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, Outcome, read_status
+
+READ_SECONDS = 2.0
+"""Time between looks at the runs' files."""
+PLAIN_SECONDS = 60.0
+"""Time between lines about a run that goes on, when the output is no terminal."""
+
+ORDER = (RUNNING, FAILED, INTERRUPTED, WAITING, FINISHED)
+"""What to see first where not everything fits."""
+STYLES = {RUNNING: "cyan", FINISHED: "green", FAILED: "bold red", INTERRUPTED: "yellow", WAITING: "dim"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run as shown."""
+
+    run: PlannedRun
+    state: str
+    attempts: int
+    progress: Progress
+
+    @property
+    def seconds_left(self) -> float | None:
+        return self.progress.seconds_left(self.run.config.decisions) if self.state == RUNNING else None
+
+    @property
+    def shown_state(self) -> str:
+        return (
+            f"{self.state}, try {self.attempts}"
+            if self.state == RUNNING and self.attempts > 1
+            else self.state
+        )
+
+
+def read_row(run: PlannedRun, sweep: str) -> Row:
+    """The run as its files say, for a sweep that is going on."""
+    status = read_status(run, sweep)
+    state = FINISHED if run.begun() == FINISHED else status.state if status is not None else WAITING
+    return Row(
+        run, state, status.attempts if status is not None else 0, read_progress(run.directory, run.config)
+    )
+
+
+def outcome_row(outcome: Outcome) -> Row:
+    run = outcome.run
+    return Row(run, outcome.state, outcome.attempts, read_progress(run.directory, run.config))
+
+
+class Display:
+    """Follows the files of `runs`, on stderr. `look` may be called as often as one likes."""
+
+    def __init__(
+        self, runs: Sequence[PlannedRun], sweep: str, *, quiet: bool = False, stream: TextIO | None = None
+    ):
+        self._console = Console(file=stream or sys.stderr, quiet=quiet, highlight=False)
+        self._runs, self._sweep, self._quiet = runs, sweep, quiet
+        self._looked = -READ_SECONDS
+        self._settled: dict[int, Row] = {}
+        self._told: dict[int, tuple[str, int, float]] = {}
+        self._note = ""
+        self._live: Live | None = None
+        if self._console.is_terminal and not quiet:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
+    def note(self, text: str) -> None:
+        """What the sweep as a whole is doing now."""
+        if text != self._note:
+            self._note = text
+            if self._live is None:
+                self.say(text)
+            self._looked = -READ_SECONDS
+
+    def look(self) -> None:
+        """Read the files and show what they say, at most every `READ_SECONDS`."""
+        now = time.monotonic()
+        if self._quiet or now - self._looked < READ_SECONDS:
+            return
+        self._looked = now
+        rows = [self._row(number) for number in range(len(self._runs))]
+        if self._live is not None:
+            below = Text(summary(rows) + (f"\n{self._note}" if self._note else ""), style="bold")
+            # Table heading and borders, the line about hidden rows and those below.
+            fitting = max(3, self._console.height - 8)
+            self._live.update(Group(table(rows, most=fitting), below), refresh=True)
+        else:
+            for number, row in enumerate(rows):
+                self._tell(number, row, now)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _row(self, number: int) -> Row:
+        # A finished run's files do not change: in a large sweep most need no second look.
+        if number not in self._settled:
+            row = read_row(self._runs[number], self._sweep)
+            if row.state != FINISHED:
+                return row
+            self._settled[number] = row
+        return self._settled[number]
+
+    def _tell(self, number: int, row: Row, now: float) -> None:
+        state, attempts, when = self._told.get(number, (WAITING, 0, now))
+        changed = (row.state, row.attempts) != (state, attempts)
+        if changed or (row.state == RUNNING and now - when >= PLAIN_SECONDS):
+            self._told[number] = (row.state, row.attempts, now)
+            self.say(line(row))
+
+
+def table(rows: Sequence[Row], *, title: str | None = None, most: int | None = None) -> Table:
+    """All rows, or the `most` that matter now and how many are hidden."""
+    shown = list(rows)
+    if most is not None and len(rows) > most:
+        numbered = sorted(range(len(rows)), key=lambda i: (ORDER.index(rows[i].state), i))[:most]
+        shown = [rows[i] for i in sorted(numbered)]
+    hidden = len(rows) - len(shown)
+    result = Table(
+        title=title,
+        caption=f"and {hidden} more" if hidden else None,
+        box=None,
+        padding=(0, 2, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+        header_style="bold",
+    )
+    for name in ("task", "method", "seed", "state", "decisions", "frames", "per s", "ETA", "return"):
+        left = name in ("task", "method", "state")
+        result.add_column(name, justify="left" if left else "right", no_wrap=True)
+    for row in shown:
+        config, progress = row.run.config, row.progress
+        going = row.state == RUNNING
+        result.add_row(
+            config.task,
+            config.method,
+            str(config.seed),
+            Text(row.shown_state, style=STYLES.get(row.state, "")),
+            f"{short(progress.decisions)}/{short(config.decisions)}",
+            short(progress.frames),
+            f"{progress.rate:.1f}" if going and progress.rate is not None else "–",
+            duration(row.seconds_left) if going else "–",
+            f"{progress.last_return:.0f}" if progress.last_return is not None else "–",
+        )
+    return result
+
+
+def line(row: Row) -> str:
+    """One row as a line of a log."""
+    progress, parts = row.progress, [f"{row.run.name}: {row.shown_state}"]
+    if progress.decisions:
+        parts.append(
+            f"{progress.decisions:,}/{row.run.config.decisions:,} decisions ({progress.frames:,} frames)"
+        )
+    if row.state == RUNNING and progress.rate is not None:
+        parts.append(f"{progress.rate:.1f} decisions/s")
+    if row.seconds_left is not None:
+        parts.append(f"ETA {duration(row.seconds_left)}")
+    if progress.last_return is not None:
+        parts.append(f"return {progress.last_return:.0f}")
+    return "  ".join(parts)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many runs are in which state."""
+    counts = Counter(row.state for row in rows)
+    return f"{len(rows)} runs: " + ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
+
+
+def as_json(outcomes: Sequence[Outcome]) -> Mapping[str, object]:
+    """The end of a sweep for programs."""
+    runs = []
+    for outcome in outcomes:
+        config, progress = outcome.run.config, read_progress(outcome.run.directory, outcome.run.config)
+        runs.append(
+            {
+                "task": config.task,
+                "method": config.method,
+                "seed": config.seed,
+                "directory": str(outcome.run.directory),
+                "state": outcome.state,
+                "attempts": outcome.attempts,
+                "decisions": progress.decisions,
+                "frames": progress.frames,
+                "last_return": progress.last_return,
+                "error": outcome.error,
+            }
+        )
+    counts = Counter(outcome.state for outcome in outcomes)
+    return {**{state: counts[state] for state in (FINISHED, FAILED, INTERRUPTED)}, "runs": runs}
+
+
+def short(count: int) -> str:
+    """12,345 as 12.3k; so that a row fits a terminal of 80 columns."""
+    if count < 10_000:
+        return str(count)
+    return f"{count / 1e3:.1f}k".replace(".0k", "k") if count < 1e6 else f"{count / 1e6:.2f}M"
+
+
+def duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds; days where there are any."""
+    return "–" if seconds is None else str(timedelta(seconds=round(seconds)))

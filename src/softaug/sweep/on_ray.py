@@ -1,0 +1,165 @@
+"""A sweep on a Ray cluster: one task a run. The only file that imports ray.
+
+Ray decides where and when a run trains and begins its task anew when the worker process or its node dies. The
+runs' directory is shared storage: a task begun anew finds the checkpoint there, and progress is read from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from softaug.config import Config
+from softaug.errors import UserError
+from softaug.interrupt import Interrupt
+from softaug.sweep.display import Display
+from softaug.sweep.plan import PlannedRun
+from softaug.sweep.supervise import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    POLL_SECONDS,
+    Orders,
+    Outcome,
+    attempts_made,
+    log_tail,
+    supervise,
+)
+
+try:
+    import ray
+    from ray.exceptions import RayError
+except ImportError:
+    raise UserError("--backend ray needs Ray; install it with: pip install 'softaug[ray]'") from None
+
+STOPPING = "Interrupted: the runs save their checkpoints. Ctrl-C again does not wait for them."
+PASSED_ON = ("SOFTAUG_HOME",)
+"""Environment variables that tasks see as the driver does, besides what their node sets."""
+
+
+def run_on_ray(
+    runs: Sequence[PlannedRun],
+    orders: Orders,
+    interrupt: Interrupt,
+    display: Display,
+    *,
+    address: str | None,
+    workers: int | None,
+    gpus_per_run: float,
+) -> list[Outcome]:
+    """Supervise every run in a task of its own, at most `workers` at a time."""
+    ours = not ray.is_initialized()
+    if ours:
+        connect(address, cpus=orders.threads * (workers or 1), gpus=gpus_per_run)
+    try:
+        warn_if_too_large(orders.threads, gpus_per_run, display)
+        return _Tasks(runs, orders, gpus_per_run).follow(workers or len(runs), interrupt, display)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def connect(address: str | None, *, cpus: int, gpus: float) -> None:
+    """Join the cluster at `address`, or start a Ray of our own with at least `cpus`."""
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        # Nothing about a private Ray leaves the machine.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        options.update(address="local", include_dashboard=False, num_cpus=max(cores, cpus))
+    else:
+        options.update(address=address)
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"cannot connect to Ray at {address or 'this machine'} ({reason}); "
+            "check --address, or start a cluster with: ray start --head"
+        ) from None
+
+
+def warn_if_too_large(cpus: int, gpus: float, display: Display) -> None:
+    """Say so if no node can hold a run now; a cluster that grows by itself may get one."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+        have = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
+        display.note(f"Waiting for a node with {cpus} CPUs and {gpus:g} GPUs; the cluster has: {have}.")
+
+
+def train_one(config: dict[str, Any], directory: str, orders: Orders) -> dict[str, Any]:
+    """The task: what `supervise` does, with `ray.cancel` as Ctrl-C. Plain values in and out."""
+    interrupt = Interrupt()
+    with interrupt.handled():
+        run = PlannedRun(Config.from_json(config), Path(directory))
+        outcome = supervise(run, orders, stopping=lambda: interrupt.requested)
+    return {"state": outcome.state, "attempts": outcome.attempts, "error": outcome.error}
+
+
+class _Tasks:
+    """The tasks of a sweep, by the number of their run."""
+
+    def __init__(self, runs: Sequence[PlannedRun], orders: Orders, gpus_per_run: float):
+        self.runs, self.orders = runs, orders
+        self.refs: dict[Any, int] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        self.task = ray.remote(train_one).options(
+            num_cpus=orders.threads,
+            num_gpus=gpus_per_run,
+            # For the death of the worker or its node. A run that fails is tried again by `supervise`, and
+            # both kinds of attempts count.
+            max_retries=orders.retries,
+            retry_exceptions=False,
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": passed} if passed else None,
+        )
+
+    def follow(self, workers: int, interrupt: Interrupt, display: Display) -> list[Outcome]:
+        """Start tasks, wait for them and show the runs' progress until none is left."""
+        waiting = list(range(len(self.runs)))
+        stopped = False
+        try:
+            while self.refs or (waiting and not stopped):
+                while waiting and len(self.refs) < workers and not stopped:
+                    self.start(waiting.pop(0))
+                if interrupt.requested and not stopped:
+                    stopped = True
+                    display.note(STOPPING)
+                    for ref in self.refs:
+                        ray.cancel(ref, force=False)
+                done, _ = ray.wait(list(self.refs), timeout=POLL_SECONDS)
+                for ref in done:
+                    number = self.refs.pop(ref)
+                    self.outcomes[number] = self.ended(number, ref, stopped)
+                display.look()
+        except KeyboardInterrupt:  # the second one
+            for ref in self.refs:
+                ray.cancel(ref, force=True)
+        return [
+            self.outcomes.get(number) or self.outcome(run, INTERRUPTED)
+            for number, run in enumerate(self.runs)
+        ]
+
+    def start(self, number: int) -> None:
+        run = self.runs[number]
+        ref = self.task.remote(run.config.to_json(), str(run.directory), self.orders)
+        self.refs[ref] = number
+
+    def ended(self, number: int, ref: Any, stopped: bool) -> Outcome:
+        run = self.runs[number]
+        try:
+            return Outcome(run, **ray.get(ref))
+        except RayError as error:
+            if run.begun() == FINISHED:
+                return self.outcome(run, FINISHED)
+            if stopped:
+                return self.outcome(run, INTERRUPTED)
+            text = f"{log_tail(run.directory)}\n({type(error).__name__}: {error})".strip()
+            return self.outcome(run, FAILED, text)
+
+    def outcome(self, run: PlannedRun, state: str, error: str = "") -> Outcome:
+        return Outcome(run, state, attempts_made(run, self.orders.sweep), error)

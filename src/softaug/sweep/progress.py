@@ -1,0 +1,90 @@
+"""How far a run is, read from the files in its directory, wherever it is trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softaug.config import Config
+from softaug.envs.tasks import action_repeat
+
+TAIL_BYTES = 65_536
+"""Of metrics.jsonl: some hundred lines, enough for a steady rate however long the run is."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run's metrics end. Everything is 0 or None before the first line."""
+
+    decisions: int = 0
+    frames: int = 0
+    seconds: float = 0.0
+    """of training so far, all attempts together, evaluations included"""
+    rate: float | None = None
+    """decisions a second at the last line of losses, without evaluations"""
+    overall_rate: float | None = None
+    """decisions a second over the lines read, evaluations included: what is left is to be reckoned with this"""
+    last_return: float | None = None
+    """of the last training episode"""
+
+    def seconds_left(self, total: int) -> float | None:
+        """Until `total` decisions are done and evaluated; None while the speed is not known."""
+        return (total - self.decisions) / self.overall_rate if self.overall_rate else None
+
+
+def read_progress(directory: Path, config: Config) -> Progress:
+    """Read the end of ``metrics.jsonl``."""
+    lines = metrics_tail(directory / "metrics.jsonl")
+    if not lines:
+        return Progress()
+    last = lines[-1]
+    rates = [line["decisions_per_second"] for line in lines if "decisions_per_second" in line]
+    returns = [line["return"] for line in lines if line["kind"] == "episode"]
+    return Progress(
+        decisions=last["decisions"],
+        frames=last["frames"],
+        seconds=last["seconds"],
+        rate=rates[-1] if rates else None,
+        overall_rate=_overall_rate(lines, config),
+        last_return=returns[-1] if returns else None,
+    )
+
+
+def metrics_tail(path: Path) -> list[dict[str, Any]]:
+    """The last whole lines of a ``metrics.jsonl`` that may be written to at this moment."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            start = max(0, size - TAIL_BYTES)
+            file.seek(start)
+            content = file.read()
+    except OSError:  # not there yet, or on storage that is away for a moment: the next look shows it
+        return []
+    whole = content.split(b"\n")[(1 if start else 0) : -1]
+    return [line for line in map(_parsed, whole) if line is not None]
+
+
+def total_frames(config: Config) -> int | None:
+    """Frames of the whole run; None where only the environment knows them."""
+    if config.action_repeat:
+        return config.decisions * config.action_repeat
+    return None if getattr(config, "env", "") else config.decisions * action_repeat(config.task)
+
+
+def _overall_rate(lines: list[dict[str, Any]], config: Config) -> float | None:
+    # The random decisions at the start are quicker than those with an update.
+    learning = [line for line in lines if line["decisions"] > config.random_decisions]
+    if not learning:
+        return None
+    first, last = learning[0], learning[-1]
+    decisions, seconds = last["decisions"] - first["decisions"], last["seconds"] - first["seconds"]
+    return decisions / seconds if decisions > 0 and seconds > 0 else None
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except ValueError:  # a line being cut back by a run that is resumed right now
+        return None
