@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 
 from softaug.envs.modes import MODE_NAMES, MODES, Mode
 from softaug.envs.tasks import PAPER_TASKS, SUITE_TASKS, action_repeat
+
+if TYPE_CHECKING:
+    from softaug.envs.own import PixelEnv
 
 __all__ = [
     "MODES",
@@ -17,8 +22,10 @@ __all__ = [
     "SUITE_TASKS",
     "Mode",
     "action_repeat",
+    "adapt",
     "make_env",
     "register",
+    "wrap",
 ]
 
 
@@ -65,6 +72,78 @@ def make_env(
         colors=colors,
         render=render,
         render_mode=render_mode,
+    )
+
+
+def wrap(
+    env: gymnasium.Env,
+    mode: str | Mode = "train",
+    seed: int = 0,
+    *,
+    mask: Callable[[np.ndarray], np.ndarray] | np.ndarray | None = None,
+    chroma: str | Sequence[Any] | None = None,
+    tolerance: int = 30,
+    videos: str | Path | Sequence[str | Path] | None = None,
+    colors: Sequence[Mapping[str, Any]] | None = None,
+    image_key: str = "",
+) -> gymnasium.Wrapper:
+    """Any Gymnasium environment with the benchmark's colour and video distractors, to test your own agent in.
+
+    What is changed: RGB pictures in observations (uint8 (H, W, 3) or (3, H, W), or `image_key` of a dict) and what
+    `render()` returns. Spaces, rewards and dynamics stay.
+
+    mode: `train` (nothing is changed), `video_easy`, `video_hard`, `color_easy`, `color_hard`, `color_random`.
+    seed: of colours and videos; `reset(seed=...)` restarts them. `reset(options={"episode": e})` takes video e.
+    mask, chroma: what the background is. mask: a function of a picture (H, W, 3), or a fixed array: bool (H, W).
+        chroma: its colour (r, g, b) in 0..255 or a list of colours, from which a pixel's channels may be up to
+        `tolerance` away, or "green", the benchmark's own key. Gymnasium's MuJoCo environments need neither: there
+        `video_easy` replaces the sky, `video_hard` also the floor (planes and height fields).
+    videos: as in `make_env`. The two levels differ by their videos, and for MuJoCo by the floor.
+    colors: a list of {"sky": rgb, "floor": rgb, "body": rgb}, changes in -1..1, of which each episode shows one. By
+        default 100 fixed draws of N(0, 0.1) (easy) or N(0, 0.2) (hard) per group and channel; `color_random`: fresh
+        draws like the hard ones. MuJoCo: added to the texels and colours of sky, floor and all the rest in the
+        environment's model, which keeps them. Elsewhere: added to the picture, `sky` to the background if mask or
+        chroma is given, `body` to the rest, else `body` to the whole picture.
+    """
+    from softaug.envs.distractors import Distracted
+
+    return Distracted(
+        env,
+        mode,
+        seed,
+        mask=mask,
+        chroma=chroma,
+        tolerance=tolerance,
+        videos=videos,
+        colors=colors,
+        image_key=image_key,
+    )
+
+
+def adapt(
+    env: gymnasium.Env,
+    *,
+    image_size: int = 100,
+    frame_stack: int = 3,
+    action_repeat: int = 1,
+    image_key: str = "",
+    episode_decisions: int = 0,
+) -> PixelEnv:
+    """Your own environment as `softaug train --env` sees it: stacked pixels, actions in [-1, 1].
+
+    image_size: H = W of a frame. frame_stack: frames per observation, uint8 (3 * frame_stack, H, W).
+    action_repeat: env steps per decision. image_key: the picture's entry in a dict observation.
+    episode_decisions: cut episodes off after so many decisions; 0: at the environment's own time limit.
+    """
+    from softaug.envs.own import PixelEnv
+
+    return PixelEnv(
+        env,
+        image_size=image_size,
+        frame_stack=frame_stack,
+        action_repeat=action_repeat,
+        image_key=image_key,
+        episode_decisions=episode_decisions,
     )
 
 

@@ -1,0 +1,138 @@
+"""The picture in what an environment returns: the observation, one entry of it, or what `render()` gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from PIL import Image
+
+from softaug.errors import UserError
+
+
+@dataclass(frozen=True)
+class Picture:
+    """How to get a picture from what an environment returns."""
+
+    layout: str
+    """`hwc`, `chw`, `hw` (grey without a channel), or `render`: from `env.render()`, not from the observation."""
+    name: str
+    """Of the environment, for messages."""
+    key: str = ""
+    """Entry of a dict observation; empty: the observation itself."""
+    shape: tuple[int, ...] = ()
+    scale: float = 1.0
+    """255 for floats between 0 and 1."""
+
+    def of(self, obs: Any, env: gymnasium.Env) -> np.ndarray:
+        """The picture, uint8 (H, W, 3)."""
+        if self.layout == "render":
+            return self._rendered(env)
+        picture = np.asarray(obs[self.key] if self.key else obs)
+        if picture.shape != self.shape:
+            raise UserError(
+                f"{self.name} returned a picture of shape {picture.shape}, but its observation_space says "
+                f"{self.shape}; correct the space"
+            )
+        if self.layout == "chw":
+            picture = picture.transpose(1, 2, 0)
+        elif self.layout == "hw":
+            picture = picture[:, :, None]
+        if picture.dtype != np.uint8:
+            picture = np.clip(np.rint(picture * self.scale), 0, 255).astype(np.uint8)
+        # Grey as RGB: augmentations and networks take frames of three channels.
+        return np.ascontiguousarray(np.broadcast_to(picture, (*picture.shape[:2], 3)))
+
+    def _rendered(self, env: gymnasium.Env) -> np.ndarray:
+        try:
+            picture: Any = env.render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise UserError(f"{self.name} cannot render: {error}") from error
+        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+            what = (
+                f"an array {picture.dtype} {picture.shape}"
+                if isinstance(picture, np.ndarray)
+                else repr(type(picture))
+            )
+            raise UserError(
+                f"{self.name}.render() returned {what} instead of uint8 (height, width, 3); make it with "
+                "render_mode='rgb_array'"
+            )
+        return np.ascontiguousarray(picture)
+
+
+def find_picture(env: gymnasium.Env, image_key: str, name: str) -> Picture:
+    """Where the environment's picture is; what cannot be used is refused with the reason."""
+    space = env.observation_space
+    if isinstance(space, spaces.Dict):
+        if image_key:
+            if image_key not in space.spaces:
+                raise UserError(
+                    f"{name}'s observations have no {image_key!r}; choose one of {', '.join(space.spaces)} as image_key"
+                )
+            return _box_picture(space.spaces[image_key], image_key, name)
+        pictures = [key for key, part in space.spaces.items() if _looks_like_picture(part)]
+        if len(pictures) == 1:
+            return _box_picture(space.spaces[pictures[0]], pictures[0], name)
+        if pictures:
+            raise UserError(
+                f"{name}'s observations have several pictures ({', '.join(pictures)}); choose one with --image-key"
+            )
+    elif image_key:
+        raise UserError(f"{name}'s observations are {space}, no dict; leave out --image-key {image_key}")
+    elif _looks_like_picture(space):
+        return _box_picture(space, "", name)
+    if env.render_mode != "rgb_array":
+        raise UserError(
+            f"{name}'s observations are no pictures ({_short(space)}); make it with render_mode='rgb_array', so that "
+            "what it renders can be used instead"
+        )
+    return Picture("render", name)
+
+
+def resize(picture: np.ndarray, size: int) -> np.ndarray:
+    """uint8 (H, W, 3) -> (size, size, 3), bilinear with anti-aliasing; whatever H and W are, the whole picture."""
+    if picture.shape[:2] == (size, size):
+        return picture
+    return np.asarray(Image.fromarray(picture).resize((size, size), Image.Resampling.BILINEAR))
+
+
+def _looks_like_picture(space: spaces.Space) -> bool:
+    """Three dimensions, or a byte matrix: what may be a picture, also one that must be refused with a reason."""
+    return isinstance(space, spaces.Box) and (
+        len(space.shape) == 3
+        or (len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= 16)
+    )
+
+
+def _box_picture(space: spaces.Space, key: str, name: str) -> Picture:
+    what = f"{name}'s observation{f' {key!r}' if key else ''}"
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+        raise UserError(
+            f"{what} is no picture ({_short(space)}); it must be a Box of (H, W, 3) or (3, H, W) bytes"
+        )
+    scale = 1.0
+    if space.dtype != np.uint8:
+        low, high = float(space.low.min()), float(space.high.max())
+        if low != 0.0 or high not in (1.0, 255.0):
+            raise UserError(
+                f"{what} holds {space.dtype} from {low:g} to {high:g}; pictures must be uint8, or lie between 0 and 1 "
+                "or 0 and 255 by their space's bounds"
+            )
+        scale = 255.0 / high
+    if len(space.shape) == 2:
+        return Picture("hw", name, key, space.shape, scale)
+    first, last = space.shape[0] in (1, 3), space.shape[2] in (1, 3)
+    if first == last:
+        raise UserError(
+            f"{what} has the shape {space.shape}; it must be (H, W, channels) or (channels, H, W) with 3 channels (RGB) "
+            "or 1 (grey). Frames are stacked by softaug: give single ones"
+        )
+    return Picture("chw" if first else "hwc", name, key, space.shape, scale)
+
+
+def _short(space: spaces.Space) -> str:
+    return f"Box {space.dtype} {space.shape}" if isinstance(space, spaces.Box) else type(space).__name__
