@@ -1,0 +1,274 @@
+"""Which runs and evaluations stand behind a number, and what must be said about them.
+
+Nothing is mixed that does not belong together: presets, lengths of training and settings within a task, or test
+media within a mode. What cannot be decided is refused with a sentence; what is left out is counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from softaug.config import PRESETS, Config, make_config
+from softaug.errors import UserError
+from softaug.media.notes import PROCEDURAL_NOTE
+from softaug.results import MEDIA_ORDER, Evaluation, RunRecord
+from softaug.stats import mean_std
+
+# What does not make two runs different experiments: their names, how often they are looked at, the machine, and
+# the media, which are told of for themselves.
+NOT_SETTINGS = frozenset(
+    ("task", "method", "preset", "seed", "decisions", "eval_every", "eval_episodes", "eval_modes",
+     "checkpoint_every", "log_every", "device", "threads", "images", "videos", "colors")
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The finished runs of one preset: at most one for each (task, method, seed)."""
+
+    preset: str
+    runs: tuple[RunRecord, ...]
+    unfinished: int
+    """runs left out because they are not finished"""
+
+    def of(self, task: str, method: str) -> list[RunRecord]:
+        """The runs of one cell, in order of their seeds."""
+        found = [r for r in self.runs if (r.config.task, r.config.method) == (task, method)]
+        return sorted(found, key=lambda record: record.config.seed)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: the mean over seeds of each seed's mean return over its episodes."""
+
+    mode: str
+    task: str
+    method: str
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]
+    """one per seed"""
+    episodes: tuple[int, ...]
+    """per seed"""
+    media: str | None
+    notes: tuple[str, ...]
+    """why it is not comparable with the paper's number, if it is not"""
+    decisions: int
+    frames: int
+
+    @property
+    def mean(self) -> float:
+        return mean_std(self.scores)[0]
+
+    @property
+    def std(self) -> float | None:
+        return mean_std(self.scores)[1]
+
+
+def select(
+    records: Iterable[RunRecord],
+    grid: Iterable[tuple[str, str]],
+    *,
+    preset: str | None = None,
+    decisions: int | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Selection:
+    """The runs for a grid of (task, method).
+
+    preset, decisions, seeds: take only these; None takes what there is if that leaves one choice.
+    """
+    wanted = set(grid)
+    runs = [
+        record
+        for record in records
+        if (record.config.task, record.config.method) in wanted
+        and (decisions is None or record.config.decisions == decisions)
+        and (seeds is None or record.config.seed in seeds)
+    ]
+    preset = _one_preset(runs, preset)
+    runs = [record for record in runs if record.config.preset == preset]
+    finished = [record for record in runs if record.finished]
+    places: dict[tuple[str, str, int], RunRecord] = {}
+    for record in finished:
+        config = record.config
+        _check_same_experiment(config, next(r.config for r in finished if r.config.task == config.task))
+        key = (config.task, config.method, config.seed)
+        if key in places:
+            raise UserError(
+                f"{places[key].path} and {record.path} are both {config.task}, {config.method}, seed {config.seed}; "
+                "leave one of them out of --runs"
+            )
+        places[key] = record
+    return Selection(preset, tuple(finished), len(runs) - len(finished))
+
+
+def make_cell(
+    selection: Selection, mode: str, task: str, method: str, media: str | None = None
+) -> Cell | None:
+    """The number for a mode, task and method; None if no run has it. `media`: only evaluations on these."""
+    found = [
+        (record, evaluation)
+        for record in selection.of(task, method)
+        if (evaluation := record.evaluation(mode, media=media)) is not None
+    ]
+    if not found:
+        return None
+    records = [record for record, _ in found]
+    evaluations = [evaluation for _, evaluation in found]
+    return Cell(
+        mode=mode,
+        task=task,
+        method=method,
+        seeds=tuple(record.config.seed for record in records),
+        scores=tuple(evaluation.mean for evaluation in evaluations),
+        episodes=tuple(evaluation.episodes for evaluation in evaluations),
+        media=evaluations[0].media,
+        notes=_notes(records, evaluations),
+        decisions=records[0].config.decisions,
+        frames=records[0].frames,
+    )
+
+
+def choose_media(records: Iterable[RunRecord], mode: str) -> list[str]:
+    """The kinds of media on which `mode` was evaluated: the one that most runs have first."""
+    counts: Counter[str] = Counter()
+    for record in records:
+        counts.update({e.media for e in record.evaluations if e.mode == mode and e.media is not None})
+
+    def rank(kind: str) -> tuple[int, int]:
+        return -counts[kind], MEDIA_ORDER.index(kind) if kind in MEDIA_ORDER else len(MEDIA_ORDER)
+
+    return sorted(counts, key=rank)
+
+
+def settings(config: Config) -> dict[str, tuple[object, object]]:
+    """Where a run departs from its preset: field -> (its value, the preset's)."""
+    preset = make_config(config.task, config.method, config.preset)
+    return {
+        f.name: (getattr(config, f.name), getattr(preset, f.name))
+        for f in dataclasses.fields(Config)
+        if not f.metadata["runtime"]
+        and f.name not in NOT_SETTINGS
+        and getattr(config, f.name) != getattr(preset, f.name)
+    }
+
+
+def describe_runs(selection: Selection, *, asked_seeds: int | None = None) -> list[str]:
+    """Sentences on the runs behind a table or figure: preset, seeds, length, settings, overlay images."""
+    runs = selection.runs
+    if not runs:
+        return ["no finished run yet"]
+    seeds = Counter((record.config.task, record.config.method) for record in runs)
+    asked = (
+        "" if asked_seeds is None or min(seeds.values()) >= asked_seeds else f" of {asked_seeds} asked for"
+    )
+    said = [f"preset {selection.preset}; {count(seeds.values(), 'seed')}{asked}{_fewer(seeds)}"]
+    lengths: dict[tuple[int, int], list[str]] = {}
+    for record in runs:
+        tasks = lengths.setdefault((record.config.decisions, record.frames), [])
+        if record.config.task not in tasks:
+            tasks.append(record.config.task)
+    said += [
+        f"{decisions:,} decisions = {frames:,} frames of training"
+        + (f" ({', '.join(tasks)})" if len(lengths) > 1 else "")
+        for (decisions, frames), tasks in lengths.items()
+    ]
+    if selection.preset != "paper":
+        said.append(
+            f"preset {selection.preset} has smaller networks and less training than the paper: "
+            "its numbers are for orientation only"
+        )
+    elif any(record.config.decisions != Config.decisions for record in runs):
+        said.append(f"the paper trains for {Config.decisions:,} decisions")
+    departures: dict[str, list[str]] = {}
+    for record in runs:
+        for name, (value, usual) in settings(record.config).items():
+            tasks = departures.setdefault(f"{name} {_shown(value)} (preset: {_shown(usual)})", [])
+            if record.config.task not in tasks:
+                tasks.append(record.config.task)
+    if departures:
+        every = {record.config.task for record in runs}
+        parts = [
+            text + ("" if set(tasks) == every else f" in {', '.join(tasks)}")
+            for text, tasks in departures.items()
+        ]
+        said.append("other settings than the preset's: " + "; ".join(parts))
+    said += [f"overlay images: {kind}" for kind in sorted({overlay_media(r) for r in runs} - {None, ""})]  # type: ignore[type-var]
+    if selection.unfinished:
+        said.append(f"{count([selection.unfinished], 'unfinished run')} left out")
+    return said
+
+
+def overlay_media(record: RunRecord) -> str | None:
+    """Where the images of random overlay came from; None if the method uses none."""
+    if record.config.row.strong != "overlay":
+        return None
+    return str((record.facts.get("media") or {}).get("overlay", {}).get("kind", "unknown"))
+
+
+def _one_preset(runs: Sequence[RunRecord], preset: str | None) -> str:
+    found = list(dict.fromkeys(record.config.preset for record in runs))
+    if preset is None:
+        if len(found) > 1:
+            raise UserError(
+                f"the runs are of the presets {' and '.join(found)}, which are never mixed; give --preset"
+            )
+        return found[0] if found else "paper"
+    if preset not in PRESETS:
+        raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    return preset
+
+
+def _check_same_experiment(config: Config, first: Config) -> None:
+    """Methods and seeds may be compared only after the same training, each with its method's own numbers."""
+    if config.decisions != first.decisions:
+        raise UserError(
+            f"the runs of {config.task} have {first.decisions:,} and {config.decisions:,} decisions, which are never "
+            "mixed; give --decisions"
+        )
+    ours, theirs = settings(config), settings(first)
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            values = [_shown(side[name][0]) if name in side else "the preset's" for side in (theirs, ours)]
+            raise UserError(
+                f"the runs of {config.task} differ in {name} ({values[0]} in {first.method} seed {first.seed}, "
+                f"{values[1]} in {config.method} seed {config.seed}); give --runs those that belong together"
+            )
+
+
+def _notes(records: Sequence[RunRecord], evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
+    notes = {evaluation.note for evaluation in evaluations}
+    if any(overlay_media(record) == "procedural" for record in records):
+        notes.add(PROCEDURAL_NOTE)
+    return tuple(sorted(notes - {""}))
+
+
+def _fewer(seeds: Counter[tuple[str, str]]) -> str:
+    """Which tasks and methods have fewer seeds than the others, if some have."""
+    most = max(seeds.values())
+    few = {key: number for key, number in seeds.items() if number < most}
+    parts = []
+    for task in dict.fromkeys(task for task, _ in few):
+        methods = {method: number for (name, method), number in few.items() if name == task}
+        every = all(key in few for key in seeds if key[0] == task) and len(set(methods.values())) == 1
+        which = task if every else f"{task} {', '.join(methods)}"
+        parts.append(f"{span(methods.values())} in {which}")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def span(numbers: Iterable[int]) -> str:
+    """`5`, or `2–5`"""
+    values = sorted(set(numbers))
+    return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"
+
+
+def count(numbers: Iterable[int], noun: str) -> str:
+    """`1 seed`, `5 seeds`, `2–5 seeds`"""
+    shown = span(numbers)
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
