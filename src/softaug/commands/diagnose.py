@@ -1,0 +1,137 @@
+"""``softaug diagnose RUN``: how far features and actions move when only the look of a state changes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from softaug.commands.eval import add_optional, parse_modes, with_media
+from softaug.diagnose import DEFAULT_MODES, JSON_FILE, PICTURE_FILE, Diagnosis, diagnose
+from softaug.errors import UserError
+from softaug.runs import load_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
+    parser.add_argument(
+        "--modes", default=",".join(DEFAULT_MODES), metavar="A,B", help="modes, comma-separated"
+    )
+    parser.add_argument("--states", type=int, default=64, metavar="N", help="physics states to compare")
+    parser.add_argument(
+        "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of states and looks")
+    add_optional(
+        parser,
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"where {JSON_FILE} and {PICTURE_FILE} go (default: RUN)",
+    )
+    add_optional(
+        parser, "--videos", metavar="DIR", help="test videos: a folder or 'procedural' (default: the run's)"
+    )
+    add_optional(
+        parser,
+        "--colors",
+        metavar="FILE",
+        help="test colours: an official .pt file or the folder of both (default: the run's)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    trained = with_media(load_run(args.run_dir, args.checkpoint), args)
+    out = args.out or args.run_dir
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give --out a directory")
+    if args.seed < 0:
+        raise UserError(f"--seed must not be negative, but is {args.seed}")
+    with _Bar() as bar:
+        diagnosis = diagnose(
+            trained, modes=parse_modes(args.modes), states=args.states, seed=args.seed, progress=bar.show
+        )
+    diagnosis.save(out)
+    if args.json:
+        print(json.dumps(diagnosis.to_json(), indent=1))
+    else:
+        _print_table(diagnosis, out)
+    return 0
+
+
+class _Bar:
+    """Progress on stderr; nothing if that is not a terminal."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("[bold]{task.description:<12}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("states"),
+            console=Console(file=sys.stderr),
+            transient=True,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def show(self, what: str, done: int, total: int) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bar.add_task(what, total=total)
+        self._bar.update(self._tasks[what], completed=done)
+
+    def __enter__(self) -> _Bar:
+        if self._bar.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar.console.is_terminal:
+            self._bar.stop()
+
+
+def _print_table(diagnosis: Diagnosis, out: Path) -> None:
+    console = Console(highlight=False)
+    trained = diagnosis.checkpoint["decisions"]
+    after = "" if trained is None else f", {trained} decisions of training"
+    table = Table(
+        title=f"{diagnosis.task}, {diagnosis.method}{after}",
+        title_justify="left",
+        title_style="bold",
+    )
+    columns = {"cosine_features": "cos f", "cosine_projection": "cos proj."}
+    if "cosine_soda" in diagnosis.baseline:
+        columns["cosine_soda"] = "cos g"
+    columns["action_distance"] = "|Δ action|"
+    table.add_column("mode", no_wrap=True)
+    for title in columns.values():
+        table.add_column(title, justify="right", no_wrap=True)
+    for mode, result in diagnosis.modes.items():
+        table.add_row(mode, *(_number(result[name]) for name in columns))
+    table.add_row("[dim]other states", *(f"[dim]{_number(diagnosis.baseline[name])}" for name in columns))
+    table.add_section()
+    table.add_row("[dim]relative")
+    for mode, result in diagnosis.modes.items():
+        table.add_row(mode, *(_relative(result[name]) for name in columns))
+    console.print(table)
+    console.print(
+        f"The same {diagnosis.states} states in the training look and in each mode, mean ± std over states. Relative: "
+        "to the distance between different states; 0 is invariant, 1 as far as another state.",
+        style="dim",
+    )
+    for note in diagnosis.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    console.print(f"written to {out / JSON_FILE} and {PICTURE_FILE}", markup=False, soft_wrap=True)
+
+
+def _relative(value: dict[str, Any]) -> str:
+    return "–" if value["relative"] is None else f"{value['relative']:.2f}"
+
+
+def _number(value: dict[str, Any]) -> str:
+    return f"{value['mean']:.2f} ± {value['std']:.2f}"

@@ -1,0 +1,172 @@
+"""The same physics states seen in several modes.
+
+A `Moment` is taken from an episode in the training look: the state k decisions before the observation (k: frames in a
+stack) and the k actions that led to it. Any mode's environment can be put into that state and step through these
+actions, so that every frame of its stack shows the same physics, newly rendered in its own look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from softaug.errors import UserError
+from softaug.evaluation import Task
+from softaug.policy import Policy
+
+MOMENTS_PER_EPISODE = 16
+EPISODE_FRAMES = 1_000
+"""Assumed length of an episode without a time limit."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An observation in the training look, and how to come to it in another."""
+
+    episode: int
+    decision: int
+    """Decisions from the start of the episode to the observation."""
+    obs: np.ndarray
+    """uint8 (3k, H, W)."""
+    start: dict[str, Any]
+    """`get_state()` of the environment k decisions before."""
+    actions: tuple[np.ndarray, ...]
+    end: np.ndarray
+    """The simulator's state at the observation."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The moments as one mode shows them, each in another draw of it (another colour setting, another video)."""
+
+    obs: np.ndarray
+    """uint8 (n, 3k, H, W)."""
+    media: str | None
+
+
+def collect_moments(
+    env: gymnasium.Env,
+    policy: Policy,
+    count: int,
+    seed: int,
+    progress: Callable[[], None] = lambda: None,
+) -> list[Moment]:
+    """Let `policy` act in `env` (the training look) and take `count` moments, spread over several episodes.
+
+    The episodes are those that `softaug eval` plays in the mode `train` with this seed.
+    """
+    if not hasattr(env.unwrapped, "get_state"):
+        raise UserError(
+            f"{env.unwrapped} cannot be put into a given state, which comparing the same state in two looks needs; "
+            "give it get_state and set_state as softaug.make_env's environments have them"
+        )
+    rng = np.random.default_rng([seed, 2])
+    moments: list[Moment] = []
+    episode = 0
+    while len(moments) < count:
+        wanted = min(MOMENTS_PER_EPISODE, count - len(moments))
+        found = _moments_of_episode(env, policy, episode, _spread(env, wanted, rng), seed)
+        for moment in found:
+            moments.append(moment)
+            progress()
+        episode += 1
+        if not found and episode > 10 * (1 + count // MOMENTS_PER_EPISODE):
+            raise UserError(
+                f"{episode} episodes ended before a full stack of frames was seen; nothing can be compared"
+            )
+    return moments
+
+
+def show_moments(
+    env: gymnasium.Env,
+    mode: str,
+    moments: Sequence[Moment],
+    seed: int,
+    progress: Callable[[], None] = lambda: None,
+) -> Look:
+    """Every moment as `env`, made in `mode`, shows it; moment i in the look of this mode's evaluation episode i."""
+    state_of: Any = env.unwrapped
+    shown, media = [], None
+    for index, moment in enumerate(moments):
+        obs, info = env.reset(seed=Task(mode, index).seeds(seed)[0], options={"episode": index})
+        media = info.get("media")
+        state_of.set_state(with_physics(state_of.get_state(), moment))
+        for action in moment.actions:
+            obs, *_ = env.step(action)
+        if not np.array_equal(_physics(state_of.get_state()), moment.end):
+            raise RuntimeError(f"the physics of {mode} went another way than in the training look")
+        shown.append(obs)
+        progress()
+    return Look(np.stack(shown), media)
+
+
+def with_physics(look: dict[str, Any], moment: Moment) -> dict[str, Any]:
+    """The state `look` of an environment with its physics and task replaced by the moment's; its look stays.
+
+    Some looks change the model too (a material's colour, a lamp), as some tasks do (the place of a target).
+    """
+    start = moment.start["task"]
+    model = {**look["task"].get("model", {}), **start.get("model", {})}
+    # The video shows the frame that it shows at this decision of an evaluation episode.
+    position = moment.decision - len(moment.actions)
+    return {**look, "task": {**start, "model": model}, "video_position": position}
+
+
+def _moments_of_episode(
+    env: gymnasium.Env, policy: Policy, episode: int, decisions: Sequence[int], seed: int
+) -> list[Moment]:
+    """The moments after each of `decisions` decisions; fewer if the episode ends before."""
+    environment: Any = env.unwrapped
+    env_seed, policy_seed = Task("train", episode).seeds(seed)
+    obs, _ = env.reset(seed=env_seed, options={"episode": episode})
+    policy.begin_episode(policy_seed)
+    frames = len(obs) // 3
+    states: dict[int, dict[str, Any]] = {}
+    actions: list[np.ndarray] = []
+    moments = []
+    for decision in range(decisions[-1] + 1):
+        if decision in decisions:
+            moments.append(
+                Moment(
+                    episode,
+                    decision,
+                    obs,
+                    states[decision - frames],
+                    tuple(actions[-frames:]),
+                    _physics(environment.get_state()),
+                )
+            )
+        if decision + frames in decisions:
+            states[decision] = environment.get_state()
+        if decision == decisions[-1]:
+            break
+        actions.append(policy.act(obs))
+        obs, _, terminated, truncated, _ = env.step(actions[-1])
+        if (terminated or truncated) and decision + 1 != decisions[-1]:
+            break
+    return moments
+
+
+def _spread(env: gymnasium.Env, count: int, rng: np.random.Generator) -> list[int]:
+    """`count` decisions of an episode, one drawn in each of as many equal parts of it."""
+    environment: Any = env.unwrapped
+    frames = (env.observation_space.shape or (3,))[0] // 3
+    length = getattr(environment, "episode_decisions", None)
+    if length is None:
+        length = EPISODE_FRAMES // getattr(environment, "action_repeat", 1)
+    edges = np.linspace(frames, max(length, frames) + 1, count + 1)
+    drawn = rng.uniform(edges[:-1], edges[1:]).astype(int)
+    return sorted({int(decision) for decision in drawn})
+
+
+def _physics(state: dict[str, Any]) -> np.ndarray:
+    if "task" not in state or "integration" not in state["task"]:
+        raise UserError(
+            "the environment's get_state does not keep its physics apart from its look, so the same state cannot be "
+            "shown in two looks; diagnose works with the environments of softaug.make_env"
+        )
+    return np.asarray(state["task"]["integration"]).copy()
