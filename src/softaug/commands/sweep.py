@@ -6,17 +6,28 @@ import argparse
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rich.console import Console
+from rich.table import Table
 
 from softaug.config import add_config_arguments, given_arguments
-from softaug.sweep import Outcome, parse_seeds, plan_grid, run_sweep
-from softaug.sweep.display import as_json, outcome_row, summary, table
+from softaug.sweep import (
+    Outcome,
+    PlannedRun,
+    check_options,
+    default_cpus,
+    parse_seeds,
+    plan_grid,
+    run_sweep,
+)
+from softaug.sweep.display import as_json, duration, outcome_row, short, summary, table
 
 INTERRUPTED = 130
+PLAN = {"new": "make", "begun": "resume", "finished": "skip"}
 # The grid's own flags stand for these; `--workers` are runs at a time here, `--eval-workers` the config's.
 NOT_OFFERED = ("task", "method", "seed", "preset", "workers")
 
@@ -89,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
         preset=args.preset,
         **overrides,
     )
+    if args.dry_run:
+        return dry_run(runs, args)
     outcomes = run_sweep(
         runs,
         backend=args.backend,
@@ -107,6 +120,99 @@ def run(args: argparse.Namespace) -> int:
     return 1 if "failed" in states else INTERRUPTED if "interrupted" in states else 0
 
 
+def dry_run(runs: Sequence[PlannedRun], args: argparse.Namespace) -> int:
+    """What would be made, resumed and skipped, with time and disk; nothing is written."""
+    from softaug.sweep.estimate import disk_bytes, estimate, free_bytes, wall_seconds  # imports torch
+
+    check_options(
+        args.backend, args.address, args.sweep_workers, args.retries, args.cpus_per_run, args.gpus_per_run
+    )
+    threads = args.cpus_per_run or default_cpus(args.backend, args.address, args.sweep_workers)
+    workers = args.sweep_workers or 1
+    estimates = estimate(runs, threads, say=lambda text: print(text, file=sys.stderr, flush=True))
+    seconds = wall_seconds([e.seconds_left for e in estimates], workers)
+    replays, kept = disk_bytes(estimates, workers)
+    result = {
+        "workers": workers,
+        "threads": threads,
+        "seconds": seconds,
+        "replay_bytes": replays,
+        "kept_bytes": kept,
+        "free_bytes": free_bytes(args.out.absolute()),
+        "runs": [
+            {
+                "task": e.run.config.task,
+                "method": e.run.config.method,
+                "seed": e.run.config.seed,
+                "directory": str(e.run.directory),
+                "plan": PLAN[e.begun],
+                "decisions_done": e.decisions_done,
+                "decisions": e.run.config.decisions,
+                "seconds": e.seconds_left,
+                "measured": e.cost.measured,
+                "replay_bytes": e.cost.replay_bytes,
+                "kept_bytes": e.cost.kept_bytes,
+            }
+            for e in estimates
+        ],
+    }
+    if args.json:
+        print(json.dumps(result, indent=2))
+    else:
+        show_plan(result, args.out)
+    return 0
+
+
+def show_plan(result: dict[str, Any], out: Path) -> None:
+    """The plan for people."""
+    console = Console(file=sys.stdout, highlight=False)
+    plan = Table(
+        title=f"plan · {out}", title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold"
+    )
+    for name in ("task", "method", "seed", "plan", "decisions", "time", "replay"):
+        plan.add_column(name, justify="left" if name in ("task", "method", "plan") else "right")
+    for entry in result["runs"]:
+        done, decisions = entry["decisions_done"], entry["decisions"]
+        left = entry["plan"] != "skip"
+        plan.add_row(
+            entry["task"],
+            entry["method"],
+            str(entry["seed"]),
+            entry["plan"],
+            f"{short(done)}/{short(decisions)}" if done else short(decisions),
+            duration(entry["seconds"]) if left else "–",
+            size(entry["replay_bytes"]) if left else "–",
+        )
+    console.print(plan)
+    counts = Counter(entry["plan"] for entry in result["runs"])
+    kinds = ", ".join(f"{counts[plan]} to {plan}" for plan in PLAN.values() if counts[plan])
+    console.print(f"{len(result['runs'])} runs: {kinds}")
+    workers, threads = result["workers"], result["threads"]
+    console.print(
+        f"time: about {duration(result['seconds'])} with {workers} at a time, {threads} threads each"
+    )
+    measured = {entry["measured"] for entry in result["runs"] if entry["plan"] != "skip"}
+    if True in measured:
+        console.print("  from runs of the same config in this directory", style="dim")
+    if False in measured:
+        console.print(
+            "  from a short measurement on this machine just now; runs beside each other may be slower",
+            style="dim",
+        )
+    need, free = result["replay_bytes"] + result["kept_bytes"], result["free_bytes"]
+    console.print(
+        f"disk: at most {size(result['replay_bytes'])} for replays, which go when a run is finished, and "
+        f"{size(result['kept_bytes'])} for checkpoints, which stay; {size(free)} are free",
+        style="bold red" if need > free else None,
+        soft_wrap=True,
+    )
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
 def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -115,7 +221,7 @@ def show(outcomes: Sequence[Outcome], out: Path) -> None:
     """How every run ended, the logs of those that failed, and how to go on."""
     console = Console(file=sys.stdout, highlight=False)
     rows = [outcome_row(outcome) for outcome in outcomes]
-    console.print(table(rows, title=f"sweep · {out}"))
+    console.print(table(rows, console.width, title=f"sweep · {out}"))
     console.print(summary(rows), markup=False)
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     for outcome in failed:

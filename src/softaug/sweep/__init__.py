@@ -50,20 +50,7 @@ def run_sweep(
         divided by `workers`, on a cluster two. A run that goes on keeps the threads it began with.
     gpus_per_run: what Ray reserves for a run; may be a fraction.
     """
-    if backend not in BACKENDS:
-        raise UserError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
-    if workers is not None and workers < 1:
-        raise UserError(f"workers must be at least 1, not {workers}")
-    if cpus_per_run is not None and cpus_per_run < 1:
-        raise UserError(f"cpus_per_run must be at least 1, not {cpus_per_run}")
-    if retries < 0 or gpus_per_run < 0:
-        raise UserError(
-            f"retries and gpus_per_run must not be negative, but are {retries} and {gpus_per_run}"
-        )
-    if backend == "local" and (address is not None or gpus_per_run):
-        raise UserError(
-            "an address and gpus_per_run are for the ray backend, which also runs on one machine; add --backend ray"
-        )
+    check_options(backend, address, workers, retries, cpus_per_run, gpus_per_run)
     unfinished = [run for run in runs if run.begun() != "finished"]
     if backend == "local":
         check_media(unfinished)
@@ -89,6 +76,31 @@ def run_sweep(
             )
     outcomes = {outcome.run.directory: outcome for outcome in made}
     return [outcomes.get(run.directory, Outcome(run, "finished", 0)) for run in runs]
+
+
+def check_options(
+    backend: str,
+    address: str | None,
+    workers: int | None,
+    retries: int,
+    cpus_per_run: int | None,
+    gpus_per_run: float,
+) -> None:
+    """Refuse what `run_sweep` cannot do."""
+    if backend not in BACKENDS:
+        raise UserError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if workers is not None and workers < 1:
+        raise UserError(f"workers must be at least 1, not {workers}")
+    if cpus_per_run is not None and cpus_per_run < 1:
+        raise UserError(f"cpus_per_run must be at least 1, not {cpus_per_run}")
+    if retries < 0 or gpus_per_run < 0:
+        raise UserError(
+            f"retries and gpus_per_run must not be negative, but are {retries} and {gpus_per_run}"
+        )
+    if backend == "local" and (address is not None or gpus_per_run):
+        raise UserError(
+            "an address and gpus_per_run are for the ray backend, which also runs on one machine; add --backend ray"
+        )
 
 
 def default_cpus(backend: str, address: str | None, workers: int | None) -> int:

@@ -105,7 +105,7 @@ class Display:
             below = Text(summary(rows) + (f"\n{self._note}" if self._note else ""), style="bold")
             # Table heading and borders, the line about hidden rows and those below.
             fitting = max(3, self._console.height - 8)
-            self._live.update(Group(table(rows, most=fitting), below), refresh=True)
+            self._live.update(Group(table(rows, self._console.width, most=fitting), below), refresh=True)
         else:
             for number, row in enumerate(rows):
                 self._tell(number, row, now)
@@ -131,8 +131,8 @@ class Display:
             self.say(line(row))
 
 
-def table(rows: Sequence[Row], *, title: str | None = None, most: int | None = None) -> Table:
-    """All rows, or the `most` that matter now and how many are hidden."""
+def table(rows: Sequence[Row], width: int, *, title: str | None = None, most: int | None = None) -> Table:
+    """All rows, or the `most` that matter now and how many are hidden, in `width` columns."""
     shown = list(rows)
     if most is not None and len(rows) > most:
         numbered = sorted(range(len(rows)), key=lambda i: (ORDER.index(rows[i].state), i))[:most]
@@ -147,24 +147,32 @@ def table(rows: Sequence[Row], *, title: str | None = None, most: int | None = N
         caption_justify="left",
         header_style="bold",
     )
-    for name in ("task", "method", "seed", "state", "decisions", "frames", "per s", "ETA", "return"):
+    going_on = any(row.state == RUNNING for row in rows)
+    names = ["task", "method", "seed", "state", "decisions"]
+    names += ["frames"] if width >= 96 or not going_on else []
+    names += ["per s", "ETA"] if going_on else []
+    for name in [*names, "return"]:
         left = name in ("task", "method", "state")
-        result.add_column(name, justify="left" if left else "right", no_wrap=True)
+        result.add_column(name, justify="left" if left else "right", no_wrap=name not in ("task", "method"))
     for row in shown:
-        config, progress = row.run.config, row.progress
-        going = row.state == RUNNING
-        result.add_row(
-            config.task,
-            config.method,
-            str(config.seed),
-            Text(row.shown_state, style=STYLES.get(row.state, "")),
-            f"{short(progress.decisions)}/{short(config.decisions)}",
-            short(progress.frames),
-            f"{progress.rate:.1f}" if going and progress.rate is not None else "–",
-            duration(row.seconds_left) if going else "–",
-            f"{progress.last_return:.0f}" if progress.last_return is not None else "–",
-        )
+        cells = _cells(row)
+        result.add_row(*(cells[name] for name in [*names, "return"]))
     return result
+
+
+def _cells(row: Row) -> dict[str, str | Text]:
+    config, progress, going = row.run.config, row.progress, row.state == RUNNING
+    return {
+        "task": config.task,
+        "method": config.method,
+        "seed": str(config.seed),
+        "state": Text(row.shown_state, style=STYLES.get(row.state, "")),
+        "decisions": f"{short(progress.decisions)}/{short(config.decisions)}",
+        "frames": short(progress.frames),
+        "per s": f"{progress.rate:.1f}" if going and progress.rate is not None else "–",
+        "ETA": duration(row.seconds_left),
+        "return": f"{progress.last_return:.0f}" if progress.last_return is not None else "–",
+    }
 
 
 def line(row: Row) -> str:

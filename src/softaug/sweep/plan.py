@@ -60,7 +60,7 @@ def plan_grid(
     runs = [
         PlannedRun(
             make_config(task, method, preset, seed=seed, **overrides),
-            out / task / method / f"seed{seed}",
+            out / task.replace(":", ".") / method / f"seed{seed}",  # a task may be module:callable
         )
         for seed in seeds
         for task in tasks
@@ -102,10 +102,10 @@ def check_media(runs: Sequence[PlannedRun]) -> None:
 
 def _check(run: PlannedRun) -> None:
     config = run.config
-    if not getattr(config, "env", ""):  # an environment of the user's own may have any name
+    if not config.own_env:  # the modes of a user's own environment are its own, and the config knows them
         action_repeat(config.task)
-    for mode in config.eval_modes:
-        Mode.parse(mode)
+        for mode in config.eval_modes:
+            Mode.parse(mode)
     for parent in run.directory.parents:
         if parent.exists() and not parent.is_dir():
             raise UserError(f"{parent} is a file; give another --out")

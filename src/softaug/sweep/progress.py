@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from softaug.config import Config
-from softaug.envs.tasks import action_repeat
 
 TAIL_BYTES = 65_536
 """Of metrics.jsonl: some hundred lines, enough for a steady rate however long the run is."""
@@ -64,13 +63,6 @@ def metrics_tail(path: Path) -> list[dict[str, Any]]:
         return []
     whole = content.split(b"\n")[(1 if start else 0) : -1]
     return [line for line in map(_parsed, whole) if line is not None]
-
-
-def total_frames(config: Config) -> int | None:
-    """Frames of the whole run; None where only the environment knows them."""
-    if config.action_repeat:
-        return config.decisions * config.action_repeat
-    return None if getattr(config, "env", "") else config.decisions * action_repeat(config.task)
 
 
 def _overall_rate(lines: list[dict[str, Any]], config: Config) -> float | None:

@@ -1,0 +1,240 @@
+"""What a sweep will cost: time and disk, for `softaug sweep --dry-run`.
+
+Time comes from runs of the same task, method and config that `--out` holds already, whatever their seed. Where there
+is none, it comes from a short calibration on this machine: some decisions of the environment and some updates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from softaug.agent import Agent, choose_device, make_agent
+from softaug.augment import RandomOverlay
+from softaug.benchmarks.update import ACTION_DIM, make_replay, schedule
+from softaug.checkpoint import complete_checkpoints
+from softaug.config import Config, differences, read_config
+from softaug.envs.factory import ConfigEnvs
+from softaug.memory import keep_freed_memory
+from softaug.replay import Replay
+from softaug.rundir import EPISODE_FRAMES, replay_sizes
+from softaug.runs import observation_shape
+from softaug.stepper import InProcessStepper, Stepper
+from softaug.sweep.plan import Begun, PlannedRun
+from softaug.sweep.progress import read_progress
+from softaug.training import tensors_in
+
+CALIBRATION_DECISIONS = 20
+CALIBRATION_SECONDS = 1.0
+"""Updates are timed for at least this long, and at least once through their schedule."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run as a whole."""
+
+    seconds: float
+    replay_bytes: int
+    """on the disk while the run trains"""
+    kept_bytes: int
+    """of its checkpoints, which stay"""
+    measured: bool
+    """from a run in the same directory; else from a calibration"""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is left to do of one run."""
+
+    run: PlannedRun
+    begun: Begun
+    decisions_done: int
+    seconds_left: float
+    cost: Cost
+
+
+def estimate(runs: Sequence[PlannedRun], threads: int, say: Callable[[str], None]) -> list[Estimate]:
+    """The cost of every run, each kind measured once. threads: torch threads of a run."""
+    costs: dict[Config, Cost] = {}
+    calibration = Calibration(threads, say)
+    estimates = []
+    for run in runs:
+        kind = dataclasses.replace(run.config, seed=0)
+        if kind not in costs:
+            costs[kind] = from_runs(run, calibration) or calibration.cost(kind)
+        cost, begun = costs[kind], run.begun()
+        done = read_progress(run.directory, run.config).decisions if begun != "new" else 0
+        left = 0.0 if begun == "finished" else cost.seconds * (1 - done / run.config.decisions)
+        estimates.append(Estimate(run, begun, done, left, cost))
+    return estimates
+
+
+def wall_seconds(seconds: Sequence[float], workers: int) -> float:
+    """How long `workers` take for jobs that are handed out in this order."""
+    free_at = [0.0] * workers
+    for job in seconds:
+        heapq.heappush(free_at, heapq.heappop(free_at) + job)
+    return max(free_at)
+
+
+def disk_bytes(estimates: Sequence[Estimate], workers: int) -> tuple[int, int]:
+    """The most that replays take at a time, and what stays when every run is finished."""
+    unfinished = [e for e in estimates if e.begun != "finished"]
+    # One that was interrupted has its replay on the disk until its turn comes.
+    held = sum(e.cost.replay_bytes for e in unfinished if e.begun == "begun")
+    new = sorted((e.cost.replay_bytes for e in unfinished if e.begun == "new"), reverse=True)
+    return held + sum(new[:workers]), sum(e.cost.kept_bytes for e in unfinished)
+
+
+def from_runs(run: PlannedRun, calibration: Calibration) -> Cost | None:
+    """The cost as runs show it that differ from `run` in nothing but the seed."""
+    rates, sizes = [], []
+    for directory in sorted(run.directory.parent.glob("seed*")):
+        if not (directory / "config.json").is_file():
+            continue
+        found = read_config(directory / "config.json")
+        if differences(dataclasses.replace(found, seed=run.config.seed), run.config):
+            continue
+        checkpoints = complete_checkpoints(directory / "checkpoints")
+        rate = read_progress(directory, found).overall_rate
+        if rate and checkpoints:
+            rates.append(rate)
+            sizes.append(sum(file.stat().st_size for file in checkpoints[-1].iterdir()))
+    if not rates:
+        return None
+    config = run.config
+    return Cost(
+        config.decisions / float(np.mean(rates)),
+        *disk_of_run(config, calibration.stepper(config), max(sizes)),
+        measured=True,
+    )
+
+
+def disk_of_run(config: Config, stepper: Stepper, checkpoint_bytes: int) -> tuple[int, int]:
+    """Bytes of the replay while the run trains, and of the checkpoints that stay."""
+    replay = Replay.disk_bytes(**replay_sizes(config, stepper, fixed_length=not config.own_env))
+    if config.replay_memory == "ram":  # then every checkpoint holds a copy
+        return 0, config.keep_checkpoints * (checkpoint_bytes + replay)
+    return replay, config.keep_checkpoints * checkpoint_bytes
+
+
+class Calibration:
+    """Measures each environment and each learner once, in this process."""
+
+    def __init__(self, threads: int, say: Callable[[str], None]):
+        self._threads, self._say = threads, say
+        self._steppers: dict[Any, InProcessStepper] = {}
+        self._decision_seconds: dict[Any, float] = {}
+        self._updates: dict[Any, tuple[float, float, int]] = {}
+
+    def stepper(self, config: Config) -> InProcessStepper:
+        """The config's training environment."""
+        key = (
+            *(config.task, config.row.train_mode, config.render),
+            *(config.image_size, config.frame_stack, config.action_repeat),
+        )
+        if key not in self._steppers:
+            make_env = partial(ConfigEnvs(config), config.row.train_mode, config.seed)
+            self._steppers[key] = InProcessStepper(make_env)
+            self._decision_seconds[self._steppers[key]] = decision_seconds(self._steppers[key])
+        return self._steppers[key]
+
+    def cost(self, config: Config) -> Cost:
+        """The whole run from its parts. On the CPU the environment and the learner share the cores."""
+        stepper = self.stepper(config)
+        step = self._decision_seconds[stepper]
+        update, act, checkpoint_bytes = self._learner(config)
+        every = config.update_every
+        on_cpu = choose_device(config.device).type == "cpu"
+        learning = (
+            step + act + update / every
+            if on_cpu or not config.env_process
+            else max(step, update / every) + act
+        )
+        random = min(config.random_decisions, config.decisions)
+        training = random * step + config.initial_updates * update + (config.decisions - random) * learning
+        facts = stepper.facts
+        episode = facts["episode_decisions"] or -(-EPISODE_FRAMES // facts["action_repeat"])
+        evaluations = 1 + ((config.decisions - 1) // config.eval_every if config.eval_every else 0)
+        episodes = evaluations * len(config.eval_modes) * config.eval_episodes
+        evaluating = episodes * episode * (step + act) / (config.workers if not on_cpu else 1)
+        return Cost(training + evaluating, *disk_of_run(config, stepper, checkpoint_bytes), measured=False)
+
+    def _learner(self, config: Config) -> tuple[float, float, int]:
+        """Seconds of an update, of choosing an action, and bytes of a checkpoint."""
+        key = dataclasses.replace(config, task="walker_walk", seed=0)
+        if key not in self._updates:
+            self._say(f"measuring {config.method} ({config.preset}) ...")
+            self._updates[key] = learner_cost(config, self._threads)
+        return self._updates[key]
+
+
+def decision_seconds(stepper: InProcessStepper) -> float:
+    """Mean seconds of a decision with random actions."""
+    rng = np.random.default_rng(0)
+    shape = stepper.action_space.shape
+    assert shape is not None
+    stepper.reset(seed=0)
+    begun = 0.0
+    for decision in range(CALIBRATION_DECISIONS + 2):
+        if decision == 2:  # the first ones load textures and warm caches
+            begun = time.perf_counter()
+        stepper.send(rng.uniform(-1, 1, shape).astype(np.float32))
+        stepper.receive()
+    return (time.perf_counter() - begun) / CALIBRATION_DECISIONS
+
+
+def learner_cost(config: Config, threads: int) -> tuple[float, float, int]:
+    """Seconds of an update averaged over its schedule, seconds of an action, bytes of a checkpoint."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(config.threads or threads)
+    keep_freed_memory()
+    try:
+        with tempfile.TemporaryDirectory(prefix="softaug-estimate-") as directory:
+            agent = make_agent(config, observation_shape(config), ACTION_DIM)
+            # Long enough for a batch; noise, which is as much work as pictures.
+            replay = make_replay(config, Path(directory), decisions=max(300, 2 * config.batch_size))
+            if isinstance(agent.strong, RandomOverlay) and agent.strong.images.kind == "procedural":
+                # They are made when first drawn, once in a process: not what a long run's updates take.
+                agent.strong.images.sample(4096, 4, 4, np.random.default_rng(0))
+            updates = schedule(config)
+            for _ in range(updates):
+                agent.update(replay)
+            update = _mean_seconds(lambda: agent.update(replay), at_least=updates, agent=agent)
+            obs = np.zeros(observation_shape(config), np.uint8)
+            act = _mean_seconds(lambda: agent.act(obs), at_least=3, agent=agent)
+    finally:
+        torch.set_num_threads(before)
+    trees = (agent.state(), agent.policy_weights())
+    size = sum(t.numel() * t.element_size() for tree in trees for _, t in tensors_in(tree))
+    return update, act, size
+
+
+def _mean_seconds(call: Callable[[], Any], *, at_least: int, agent: Agent) -> float:
+    """Mean over whole rounds of `at_least` calls, for about `CALIBRATION_SECONDS`."""
+    calls, begun = 0, time.perf_counter()
+    while calls == 0 or time.perf_counter() - begun < CALIBRATION_SECONDS:
+        for _ in range(at_least):
+            call()
+        calls += at_least
+    if agent.device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begun) / calls
+
+
+def free_bytes(directory: Path) -> int:
+    """Free space where `directory` is or will be."""
+    while not directory.exists():
+        directory = directory.parent
+    return shutil.disk_usage(directory).free
