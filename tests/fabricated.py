@@ -64,18 +64,11 @@ def fabricate_run(
             break
         where = {"decisions": decisions, "frames": decisions * repeat, "updates": decisions}
         for mode, values in returns.items():
-            part = [value * k / evaluations for value in values]
+            part = [value * (k / evaluations) ** 0.5 for value in values]  # fast at first
             kind = None if mode == "train" else media
-            lines.append(
-                {
-                    "kind": "eval",
-                    **where,
-                    "mode": mode,
-                    "adapt": False,
-                    **_summary(part, kind),
-                    "seconds": 1.0,
-                }
-            )
+            summary = _summary(part, kind)
+            said = {name: summary[name] for name in ("returns", "mean", "std", "media")}
+            lines.append({"kind": "eval", **where, "mode": mode, "adapt": False, **said, "seconds": 1.0})
     lines.sort(key=lambda line: line["decisions"])
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:

@@ -39,7 +39,7 @@ def latex(table: TableResult) -> str:
         lines.append("")
     if table.aggregates:
         lines += [*_aggregates(table), ""]
-        lines.append(rf"\\[1ex] {{\footnotesize {escape(aggregate_note(table))}}}")
+        lines.append(rf"\par\medskip {{\footnotesize {escape(aggregate_note(table))}}}")
     lines.append(r"\end{table*}")
     return "\n".join(lines) + "\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,7 +41,14 @@ class TableResult:
     cells: dict[tuple[str, str, str], Cell | None]
     """(mode, task, method) -> its number"""
     aggregates: tuple[Aggregate, ...]
-    notes: tuple[str, ...]
+    about_runs: tuple[str, ...]
+    about_numbers: tuple[str, ...]
+    about_media: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Every sentence that belongs below the table."""
+        return self.about_runs + self.about_numbers + self.about_media
 
     def at(self, row: Row, column: Column) -> tuple[str, str, str]:
         return (row.mode or column.mode or "train", row.task, column.method)
@@ -72,15 +79,17 @@ def make_table(
     kinds = {mode: choose_media(selection.runs, mode) for mode in modes}
     chosen = {mode: media or (kinds[mode][0] if kinds[mode] else None) for mode in modes}
     cells = {key: make_cell(selection, *key, media=chosen[key[0]]) for key in item.cells}
-    bare = TableResult(item, selection, cells, (), ())
-    aggregates = tuple(a for mode in modes for a in _aggregates(bare, mode))
-    notes = (
-        *describe_runs(selection, asked_seeds=asked_seeds),
-        *_number_notes([cell for cell in cells.values() if cell is not None]),
-        *_media_notes(chosen, kinds, cells),
-        *_missing_notes(cells),
+    present = [cell for cell in cells.values() if cell is not None]
+    table = TableResult(
+        item,
+        selection,
+        cells,
+        aggregates=(),
+        about_runs=tuple(describe_runs(selection, asked_seeds=asked_seeds)),
+        about_numbers=(*_number_notes(present), *_missing_notes(cells)),
+        about_media=tuple(_media_notes(chosen, kinds, cells)),
     )
-    return TableResult(item, selection, cells, aggregates, notes)
+    return replace(table, aggregates=tuple(a for mode in modes for a in _aggregates(table, mode)))
 
 
 def _aggregates(table: TableResult, mode: str) -> Iterator[Aggregate]:
