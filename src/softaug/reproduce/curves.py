@@ -1,0 +1,118 @@
+"""Learning curves over seeds: the numbers behind a figure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from softaug.results import RunRecord
+from softaug.stats import DDOF
+
+Source = Literal["evaluations", "training episodes"]
+BINS = 40
+"""parts of a run over which training episodes are averaged"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean and standard deviation over seeds at the points that all of them have; arrays are (points,)."""
+
+    task: str
+    mode: str
+    method: str
+    source: Source
+    media: str | None
+    seeds: tuple[int, ...]
+    decisions: np.ndarray
+    frames: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+
+
+def make_curve(runs: Sequence[RunRecord], mode: str) -> Curve | None:
+    """The curve of one task and method (all of `runs` are of it) in `mode`; None if no run has it.
+
+    Periodic evaluations if the runs have them. If not, the returns of the training episodes stand in for the
+    training environment's; they were played with exploration, and domain randomisation plays them recoloured.
+    """
+    points, source, media = _evaluations(runs, mode), "evaluations", None
+    if points:
+        media = Counter(kind for *_, kind in points).most_common(1)[0][0]
+        points = [point for point in points if point[-1] == media]
+    if mode == "train" and (not points or min(len(values) for _, values, _ in points) < 2):
+        points, source = _episodes(runs), "training episodes"
+    if not points:
+        return None
+    common = sorted(set.intersection(*(set(values) for _, values, _ in points)))
+    if not common:
+        return None
+    table = np.array([[values[at][1] for at in common] for _, values, _ in points])  # (seeds, points)
+    config = runs[0].config
+    first = points[0][1]
+    return Curve(
+        task=config.task,
+        mode=mode,
+        method=config.method,
+        source="evaluations" if source == "evaluations" else "training episodes",
+        media=media,
+        seeds=tuple(seed for seed, _, _ in points),
+        decisions=np.array(common),
+        frames=np.array([first[at][0] for at in common]),
+        mean=table.mean(axis=0),
+        std=table.std(axis=0, ddof=DDOF),
+    )
+
+
+Points = tuple[int, dict[int, tuple[int, float]], str | None]
+"""seed, decisions -> (frames, mean return), media"""
+
+
+def _evaluations(runs: Iterable[RunRecord], mode: str) -> list[Points]:
+    found: list[Points] = []
+    for run in runs:
+        mine = [e for e in run.evals if e.mode == mode and not e.adapted]
+        if mine:
+            values = {e.decisions: (e.frames, e.mean) for e in mine}
+            found.append((run.config.seed, values, mine[-1].media))
+    return found
+
+
+def _episodes(runs: Iterable[RunRecord]) -> list[Points]:
+    """Training episodes averaged over `BINS` equal parts of the run; a part is named by its end."""
+    found: list[Points] = []
+    for run in runs:
+        width = max(1, run.config.decisions // BINS)
+        parts: dict[int, list[float]] = {}
+        for episode in run.curve:
+            parts.setdefault(-(-episode.decisions // width) * width, []).append(episode.total)
+        if parts:
+            repeat = run.curve[-1].frames / run.curve[-1].decisions
+            values = {end: (round(end * repeat), float(np.mean(part))) for end, part in parts.items()}
+            found.append((run.config.seed, values, None))
+    return found
+
+
+def curve_rows(curves: Iterable[Curve]) -> list[dict[str, Any]]:
+    """One row a point, for CSV."""
+    return [
+        {
+            "task": curve.task,
+            "mode": curve.mode,
+            "method": curve.method,
+            "decisions": int(decisions),
+            "frames": int(frames),
+            "mean": round(float(mean), 3),
+            "std": round(float(std), 3) if len(curve.seeds) > 1 else None,
+            "seeds": len(curve.seeds),
+            "source": curve.source,
+            "media": curve.media or "none",
+        }
+        for curve in curves
+        for decisions, frames, mean, std in zip(
+            curve.decisions, curve.frames, curve.mean, curve.std, strict=True
+        )
+    ]
