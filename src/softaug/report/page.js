@@ -1,0 +1,350 @@
+"use strict";
+// What the page does: theme, tabs, sorting, charts, videos, and loading itself again while runs go on.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const find = (identifier) => document.getElementById(identifier);
+const saved = (history.state && history.state.softaug) || {};
+const hidden = new Set(saved.hidden || []);
+
+// ---- theme -----------------------------------------------------------------------------------------------------
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+let theme = saved.theme || null;
+
+function showTheme() {
+  const isDark = theme ? theme === "dark" : dark.matches;
+  if (theme) document.documentElement.dataset.theme = theme;
+  const button = find("theme");
+  button.hidden = false;
+  button.textContent = isDark ? "Light" : "Dark";
+  button.setAttribute("aria-label", isDark ? "Switch to light colours" : "Switch to dark colours");
+}
+
+find("theme").addEventListener("click", () => {
+  theme = (theme ? theme === "dark" : dark.matches) ? "light" : "dark";
+  showTheme();
+});
+dark.addEventListener("change", showTheme);
+
+// ---- tables ----------------------------------------------------------------------------------------------------
+
+const sorted = saved.sorted || {};
+
+function sortKey(row, column) {
+  const cell = row.cells[column];
+  if (cell.dataset.empty !== undefined) return null;
+  const text = cell.dataset.sort !== undefined ? cell.dataset.sort : cell.textContent.trim();
+  const number = Number(text);
+  return text !== "" && Number.isFinite(number) ? number : text;
+}
+
+function sortTable(table, column, direction) {
+  const body = table.tBodies[0];
+  const rows = [...body.rows].map((row, place) => ({ row, place, key: sortKey(row, column) }));
+  const numbers = rows.every(({ key }) => key === null || typeof key === "number");
+  const compare = (a, b) => (numbers ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  rows.sort((a, b) => {
+    if (a.key === null || b.key === null) return (a.key === null) - (b.key === null) || a.place - b.place;
+    return direction * compare(a.key, b.key) || a.place - b.place;
+  });
+  body.append(...rows.map(({ row }) => row));
+  [...table.tHead.rows[0].cells].forEach((head, i) => {
+    if (i === column) head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
+    else head.removeAttribute("aria-sort");
+  });
+}
+
+document.querySelectorAll("table.sortable").forEach((table, number) => {
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = make("button", { type: "button" }, ...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const before = head.getAttribute("aria-sort");
+      const first = head.classList.contains("number") ? -1 : 1;
+      const direction = before === null ? first : before === "ascending" ? -1 : 1;
+      sortTable(table, column, direction);
+      sorted[number] = [column, direction];
+    });
+  });
+  const [column, direction] = sorted[number] || [];
+  if (column < table.tHead.rows[0].cells.length) sortTable(table, column, direction);
+});
+
+// ---- tabs ------------------------------------------------------------------------------------------------------
+
+const chosenTabs = saved.tabs || {};
+
+document.querySelectorAll(".tabs").forEach((box, number) => {
+  const panels = [...box.querySelectorAll(":scope > section")];
+  const tabs = panels.map((panel, i) => {
+    panel.id = `panel-${number}-${i}`;
+    panel.setAttribute("role", "tabpanel");
+    return make("button", { type: "button", role: "tab", id: `tab-${number}-${i}`, "aria-controls": panel.id }, panel.dataset.tab);
+  });
+  function choose(i, focus) {
+    tabs.forEach((tab, j) => {
+      tab.setAttribute("aria-selected", String(i === j));
+      tab.tabIndex = i === j ? 0 : -1;
+      panels[j].hidden = i !== j;
+    });
+    chosenTabs[number] = panels[i].dataset.tab;
+    if (focus) tabs[i].focus();
+  }
+  tabs.forEach((tab, i) => {
+    tab.addEventListener("click", () => choose(i, false));
+    tab.addEventListener("keydown", (event) => {
+      const moves = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: tabs.length - 1 };
+      if (!(event.key in moves)) return;
+      event.preventDefault();
+      choose((moves[event.key] + tabs.length) % tabs.length, true);
+    });
+  });
+  box.prepend(make("div", { role: "tablist", "aria-label": box.dataset.label }, tabs));
+  choose(Math.max(0, panels.findIndex((panel) => panel.dataset.tab === chosenTabs[number])), false);
+});
+
+// ---- charts ----------------------------------------------------------------------------------------------------
+
+function ofTask(task) {
+  return data.groups.filter((group) => group.task === task);
+}
+
+function drawCurves() {
+  const box = find("curves-chart");
+  if (!box) return;
+  const what = find("curves-what").value;
+  const unit = find("curves-unit").value;
+  const series = ofTask(find("curves-task").value)
+    .filter((group) => group.curves[what])
+    .map((group) => {
+      const curve = group.curves[what];
+      const factor = unit === "frames" ? group.framesPerDecision || 1 : 1;
+      const around = (sign) => curve.mean.map((m, i) => (curve.std[i] === null ? null : m + sign * curve.std[i]));
+      const single = find("curves-seeds").checked;
+      return {
+        ...group,
+        x: curve.x.map((x) => Math.round(x * factor)),
+        y: curve.mean,
+        low: single ? null : around(-1),
+        high: single ? null : around(1),
+        spread: curve.std,
+        n: curve.n,
+        faint: single ? Object.values(curve.seeds) : [],
+      };
+    });
+  const label = what === "episodes" ? "return, training episodes" : `return in ${what}`;
+  lineChart(box, series, {
+    label: `Learning curves, ${label}, over ${unit}`,
+    xTitle: unit,
+    xUnit: unit,
+    yTitle: label,
+    xText: compact,
+    yText: asReturn,
+    yTick: compact,
+    hidden,
+    changed: redrawAll,
+  });
+  if (find("curves-table").closest("details").open) tabulate(series, unit);
+}
+
+/** The chart's values for people who do not see it: at most ten points. */
+function tabulate(series, unit) {
+  const grid = [...new Set(series.flatMap((s) => s.x))].sort((a, b) => a - b);
+  const step = Math.max(1, Math.ceil(grid.length / 10));
+  const points = grid.filter((_, i) => (grid.length - 1 - i) % step === 0);
+  const head = make("tr", {}, make("th", { scope: "col" }, "Method"), points.map((x) => make("th", { scope: "col", class: "number" }, plain(x))));
+  const rows = series.map((s) =>
+    make("tr", {}, make("th", { scope: "row" }, nameOf(s)), points.map((x) => {
+      const found = valueAt(s, x);
+      return make("td", { class: "number" }, found ? asReturn(found.y) : "–");
+    })),
+  );
+  find("curves-table").replaceChildren(make("table", {}, make("caption", {}, `Mean return over ${unit}`), make("thead", {}, head), make("tbody", {}, rows)));
+}
+
+function drawGap() {
+  const box = find("gap-chart");
+  if (!box) return;
+  const what = find("gap-what").value;
+  const series = ofTask(find("gap-task").value)
+    .filter((group) => Object.keys(group[what]).length)
+    .map((group) => ({ ...group, values: group[what], paper: what === "returns" ? group.paper : null }));
+  const rows = data.modes.filter((mode) => series.some((s) => s.values[mode] || (s.paper && s.paper[mode])));
+  const kinds = {
+    kept: { text: asPercent, tick: asPercent, xTitle: "share of the training return kept", low: 0, high: 1, reference: 1 },
+    gap: { text: asReturn, tick: compact, xTitle: "return in train minus return in the mode", low: 0, high: 1, reference: 0 },
+    returns: { text: asReturn, tick: compact, xTitle: "return (hollow: the paper's)", low: 0, high: 1, reference: 0 },
+  };
+  dotChart(box, series, { ...kinds[what], rows, hidden, changed: redrawAll, label: kinds[what].xTitle });
+}
+
+function drawProfile() {
+  const box = find("profile-chart");
+  if (!box) return;
+  const blocks = data.profiles[find("profile-mode").value] || [];
+  const block = blocks[Number(find("profile-block").value)] || blocks[0];
+  if (!block) return;
+  const series = block.lines.map((line) => ({ ...line, x: block.x, spread: null }));
+  lineChart(box, series, {
+    label: "Performance profile",
+    xTitle: "threshold τ of return / 1,000",
+    xUnit: "threshold",
+    yTitle: "share of runs above τ",
+    xText: (x) => plain(x, x % 0.1 > 0.001 && x % 0.1 < 0.099 ? 2 : 1),
+    yText: asPercent,
+    yTick: asPercent,
+    yMax: 1,
+    xMax: 1,
+    steps: true,
+    hidden,
+    changed: redrawAll,
+  });
+  const counts = [...new Set(block.lines.map((line) => line.runs))].sort((a, b) => a - b);
+  const note = find("profile-note");
+  note.hidden = false;
+  note.textContent =
+    `${block.tasks.join(", ")}; ${counts.join(" or ")} run${counts[counts.length - 1] > 1 ? "s" : ""} a method.` +
+    (block.left_out.length ? ` Not run with every method, so left out: ${block.left_out.join(", ")}.` : "");
+}
+
+function fillBlocks() {
+  const blocks = data.profiles[find("profile-mode").value] || [];
+  const names = blocks.map((block) => `preset ${block.preset}` + (block.media ? `, ${block.media} media` : ""));
+  find("profile-block").replaceChildren(...names.map((name, i) => make("option", { value: i }, name)));
+  find("profile-block").closest("label").hidden = blocks.length < 2;
+}
+
+/** Draw again; the focus stays on the legend's button that was pressed, which was made anew. */
+function redrawAll(pressed) {
+  const chart = document.activeElement && document.activeElement.closest(".chart");
+  drawCurves();
+  drawGap();
+  drawProfile();
+  if (pressed === undefined || !chart) return;
+  [...chart.querySelectorAll(".key")].find((button) => button.dataset.name === pressed)?.focus();
+}
+
+function restoreSelect(select) {
+  const value = (saved.selects || {})[select.id];
+  if ([...select.options].some((option) => option.value === value)) select.value = value;
+}
+
+if (find("profile-mode")) {
+  find("profile-mode").replaceChildren(...Object.keys(data.profiles).map((mode) => make("option", { value: mode }, mode)));
+  restoreSelect(find("profile-mode"));
+  fillBlocks();
+}
+document.querySelectorAll("select").forEach(restoreSelect);
+if (find("curves-seeds")) find("curves-seeds").checked = Boolean(saved.seeds);
+
+const redraws = { curves: drawCurves, gap: drawGap, profile: drawProfile };
+for (const control of document.querySelectorAll(".controls select, .controls input")) {
+  const part = control.id.split("-")[0];
+  control.addEventListener("change", () => {
+    if (control.id === "profile-mode") fillBlocks();
+    if (redraws[part]) redraws[part]();
+  });
+  const options = control.options;
+  if (options && options.length < 2) control.closest("label").hidden = true;
+}
+find("curves-table")?.closest("details").addEventListener("toggle", drawCurves);
+
+let lastWidth = 0;
+new ResizeObserver(() => {
+  if (document.body.clientWidth === lastWidth) return;
+  lastWidth = document.body.clientWidth;
+  redrawAll();
+}).observe(document.body);
+
+// ---- videos ----------------------------------------------------------------------------------------------------
+
+let urls = [];
+const players = () => [...document.querySelectorAll("#videos-row video")];
+const playing = () => players().some((video) => !video.paused);
+
+function showVideos() {
+  const row = find("videos-row");
+  if (!row) return;
+  urls.forEach((url) => URL.revokeObjectURL(url));
+  const chosen = data.videos[Number(find("videos-run").value)];
+  const modes = [...data.modes.filter((mode) => mode in chosen.modes), ...Object.keys(chosen.modes).filter((mode) => !data.modes.includes(mode))];
+  urls = modes.map((mode) => {
+    const bytes = Uint8Array.from(atob(chosen.modes[mode]), (character) => character.charCodeAt(0));
+    return URL.createObjectURL(new Blob([bytes], { type: "video/mp4" }));
+  });
+  row.replaceChildren(
+    ...modes.map((mode, i) => {
+      const video = make("video", { src: urls[i], muted: true, loop: true, playsinline: true, preload: "auto", tabindex: "0", "aria-label": `Episode in ${mode}; Enter plays and pauses it` });
+      video.muted = true;
+      for (const event of ["play", "pause"]) video.addEventListener(event, showPlaying);
+      const toggle = () => (video.paused ? video.play() : video.pause());
+      video.addEventListener("click", toggle);
+      video.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        toggle();
+      });
+      if (i === 0) video.addEventListener("timeupdate", () => (find("videos-time").value = video.currentTime / video.duration));
+      const reached = data.groups[chosen.group].returns[mode];
+      const small = reached ? make("small", {}, `mean return ${asReturn(reached.mean)}`) : null;
+      return make("figure", {}, video, make("figcaption", {}, mode, small));
+    }),
+  );
+  showPlaying();
+}
+
+function showPlaying() {
+  find("videos-play").textContent = playing() ? "Pause all" : "Play all";
+}
+
+if (data.videos.length) {
+  showVideos();
+  find("videos-run").addEventListener("change", showVideos);
+  find("videos-play").addEventListener("click", () => {
+    const pause = playing();
+    for (const video of players()) pause ? video.pause() : video.play();
+  });
+  find("videos-time").addEventListener("input", () => {
+    for (const video of players()) video.currentTime = find("videos-time").value * (video.duration || 0);
+  });
+} else if (find("videos-run")) {
+  find("videos-run").closest(".controls").hidden = true;
+}
+
+// ---- the state that a reload keeps, and the reload itself ------------------------------------------------------
+
+function keepState() {
+  const selects = Object.fromEntries([...document.querySelectorAll("select")].map((select) => [select.id, select.value]));
+  const open = [...document.querySelectorAll("details")].map((details) => details.open);
+  const state = { theme, hidden: [...hidden], sorted, tabs: chosenTabs, selects, open, seeds: Boolean(find("curves-seeds")?.checked), scroll: scrollY, focus: document.activeElement?.id || null, live };
+  history.replaceState({ softaug: state }, "");
+}
+
+let live = saved.live !== false;
+const every = Number(document.body.dataset.reloadSeconds || 0);
+if (every) {
+  const button = find("live");
+  const show = () => {
+    button.setAttribute("aria-pressed", String(live));
+    button.title = live ? `loads itself again every ${every} s` : "stands still";
+  };
+  button.addEventListener("click", () => {
+    live = !live;
+    show();
+  });
+  show();
+  history.scrollRestoration = "manual";
+  setInterval(() => {
+    const busy = playing() || document.hidden || document.activeElement?.tagName === "SELECT";
+    if (live && !busy) location.reload();
+  }, every * 1000);
+}
+addEventListener("pagehide", keepState);
+
+showTheme();
+redrawAll();
+[...document.querySelectorAll("details")].forEach((details, i) => {
+  details.open = Boolean((saved.open || [])[i]);
+});
+if (every && saved.scroll !== undefined) scrollTo({ top: saved.scroll, behavior: "instant" });
+if (saved.focus) find(saved.focus)?.focus({ preventScroll: true });
