@@ -187,17 +187,18 @@ def show_plan(result: dict[str, Any], out: Path) -> None:
     counts = Counter(entry["plan"] for entry in result["runs"])
     kinds = ", ".join(f"{counts[plan]} to {plan}" for plan in PLAN.values() if counts[plan])
     console.print(f"{len(result['runs'])} runs: {kinds}")
-    workers, threads = result["workers"], result["threads"]
+    threads = "1 thread" if result["threads"] == 1 else f"{result['threads']} threads"
     console.print(
-        f"time: about {duration(result['seconds'])} with {workers} at a time, {threads} threads each"
+        f"time: about {duration(result['seconds'])} with {result['workers']} at a time, {threads} each"
     )
     measured = {entry["measured"] for entry in result["runs"] if entry["plan"] != "skip"}
     if True in measured:
         console.print("  from runs of the same config in this directory", style="dim")
     if False in measured:
         console.print(
-            "  from a short measurement on this machine just now; runs beside each other may be slower",
+            "  from a short measurement on this machine just now; runs side by side may be slower",
             style="dim",
+            soft_wrap=True,
         )
     need, free = result["replay_bytes"] + result["kept_bytes"], result["free_bytes"]
     console.print(

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from softaug.agent import Agent, choose_device, make_agent
-from softaug.augment import RandomOverlay
 from softaug.benchmarks.update import ACTION_DIM, make_replay, schedule
 from softaug.checkpoint import complete_checkpoints
 from softaug.config import Config, differences, read_config
 from softaug.envs.factory import ConfigEnvs
+from softaug.media import image_source
 from softaug.memory import keep_freed_memory
 from softaug.replay import Replay
 from softaug.rundir import EPISODE_FRAMES, replay_sizes
@@ -53,6 +53,9 @@ class Cost:
     """from a run in the same directory; else from a calibration"""
 
 
+NOTHING = Cost(0.0, 0, 0, measured=True)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What is left to do of one run."""
@@ -65,18 +68,20 @@ class Estimate:
 
 
 def estimate(runs: Sequence[PlannedRun], threads: int, say: Callable[[str], None]) -> list[Estimate]:
-    """The cost of every run, each kind measured once. threads: torch threads of a run."""
+    """What is left of every run, each kind measured once. threads: torch threads of a run."""
     costs: dict[Config, Cost] = {}
     calibration = Calibration(threads, say)
     estimates = []
     for run in runs:
-        kind = dataclasses.replace(run.config, seed=0)
+        begun, kind = run.begun(), dataclasses.replace(run.config, seed=0)
+        if begun == "finished":
+            estimates.append(Estimate(run, begun, run.config.decisions, 0.0, NOTHING))
+            continue
         if kind not in costs:
             costs[kind] = from_runs(run, calibration) or calibration.cost(kind)
-        cost, begun = costs[kind], run.begun()
-        done = read_progress(run.directory, run.config).decisions if begun != "new" else 0
-        left = 0.0 if begun == "finished" else cost.seconds * (1 - done / run.config.decisions)
-        estimates.append(Estimate(run, begun, done, left, cost))
+        done = read_progress(run.directory, run.config).decisions if begun == "begun" else 0
+        left = costs[kind].seconds * (1 - done / run.config.decisions)
+        estimates.append(Estimate(run, begun, done, left, costs[kind]))
     return estimates
 
 
@@ -202,12 +207,13 @@ def learner_cost(config: Config, threads: int) -> tuple[float, float, int]:
     keep_freed_memory()
     try:
         with tempfile.TemporaryDirectory(prefix="softaug-estimate-") as directory:
-            agent = make_agent(config, observation_shape(config), ACTION_DIM)
+            images = image_source(config.images or None) if config.row.strong == "overlay" else None
+            agent = make_agent(config, observation_shape(config), ACTION_DIM, images=images)
             # Long enough for a batch; noise, which is as much work as pictures.
             replay = make_replay(config, Path(directory), decisions=max(300, 2 * config.batch_size))
-            if isinstance(agent.strong, RandomOverlay) and agent.strong.images.kind == "procedural":
+            if images is not None and images.kind == "procedural":
                 # They are made when first drawn, once in a process: not what a long run's updates take.
-                agent.strong.images.sample(4096, 4, 4, np.random.default_rng(0))
+                images.sample(4096, 4, 4, np.random.default_rng(0))
             updates = schedule(config)
             for _ in range(updates):
                 agent.update(replay)
