@@ -22,6 +22,7 @@ COMMANDS = {
     "play": "record a video of a trained agent",
     "diagnose": "how far features and actions move when only the look of a state changes",
     "report": "one HTML page about runs: tables, curves, videos",
+    "reproduce": "the paper's tables and figures; runs that are missing are made",
     "export": "write encoder and policy as ONNX or TorchScript",
     "gallery": "a picture of every task in every mode",
     "data": "list, register, check or download images and videos",

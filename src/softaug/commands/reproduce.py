@@ -1,0 +1,279 @@
+"""``softaug reproduce ITEM``: the paper's tables and figures from runs; those that are missing are made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rich.console import Console
+
+from softaug.config import PRESETS, add_config_arguments, given_arguments
+from softaug.errors import UserError
+from softaug.reproduce.collect import count, select
+from softaug.reproduce.grids import ITEMS, FigureItem, Item, SamplesItem, TableItem, make_items
+from softaug.reproduce.making import (
+    EPISODES,
+    Evaluating,
+    evaluate,
+    parse_seed_count,
+    plan_evaluations,
+    plan_runs,
+    read_again,
+)
+from softaug.reproduce.showing import Plan, show, show_plan
+from softaug.reproduce.tables import TableResult, make_table
+from softaug.results import RunRecord, find_runs, read_run
+
+if TYPE_CHECKING:
+    from softaug.reproduce.writing import Written
+    from softaug.sweep import Outcome, PlannedRun
+
+FAILED, INTERRUPTED = 1, 130
+PAPER_SEEDS = 5
+# The grid says these; `--workers` are runs at a time here, as in `softaug sweep`.
+NOT_OFFERED = ("task", "method", "seed", "preset", "decisions", "eval_modes", "workers")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Any config flag holds for every run that is made. Values in brackets are the paper's; a method's own "
+        "numbers and --preset small replace some."
+    )
+    parser.add_argument("item", metavar="ITEM", help=f"table or figure: {', '.join(ITEMS)}, or all")
+    what = parser.add_argument_group("what")
+    what.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="paper or small; by default paper, with --only-existing that of the runs",
+    )
+    what.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help=f"number of seeds; by default {PAPER_SEEDS}, with --only-existing all",
+    )
+    what.add_argument("--tasks", metavar="A,B", help="tasks instead of the paper's")
+    what.add_argument(
+        "--decisions", type=int, metavar="N", help="length of training; by default the preset's"
+    )
+    what.add_argument(
+        "--episodes",
+        type=int,
+        metavar="N",
+        help="test episodes per mode; by default "
+        + ", ".join(f"{episodes} in {preset}" for preset, episodes in EPISODES.items()),
+    )
+    what.add_argument(
+        "--media",
+        metavar="KIND",
+        help="test media to report: official, folder or procedural; by default what most runs have",
+    )
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--out",
+        type=Path,
+        default=Path("reproduced"),
+        metavar="DIR",
+        help="tables and figures; new runs go to DIR/runs",
+    )
+    where.add_argument(
+        "--runs",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="runs that there are, or folders of them [OUT/runs]",
+    )
+    where.add_argument("--only-existing", action="store_true", help="train and evaluate nothing")
+    how = parser.add_argument_group("how")
+    how.add_argument("--backend", default="local", metavar="NAME", help="local processes or ray")
+    how.add_argument("--address", metavar="HOST:PORT", help="Ray cluster: host:port or auto")
+    how.add_argument("--workers", type=int, metavar="N", dest="sweep_workers", help="runs at a time")
+    how.add_argument(
+        "--retries", type=int, default=2, metavar="N", help="how often a failed run is tried again"
+    )
+    how.add_argument(
+        "--cpus-per-run", type=int, metavar="N", help="torch threads of a run, and what Ray reserves"
+    )
+    how.add_argument(
+        "--gpus-per-run", type=float, default=0, metavar="X", help="GPUs that Ray reserves for a run"
+    )
+    how.add_argument("--eval-workers", type=int, metavar="N", help="processes for the last evaluation")
+    how.add_argument("--dry-run", action="store_true", help="say what would be made; make nothing")
+    how.add_argument("--json", action="store_true", help="print the result as JSON")
+    how.add_argument("--quiet", action="store_true", help="show no progress")
+    config = parser.add_argument_group("config of the runs that are made")
+    add_config_arguments(cast(argparse.ArgumentParser, _Without(config, NOT_OFFERED)))
+
+
+class _Without:
+    """An argument group that leaves out some config fields."""
+
+    def __init__(self, group: Any, fields: Sequence[str]):
+        self._group, self._fields = group, fields
+
+    def add_argument(self, flag: str, **options: Any) -> None:
+        if options["dest"] not in self._fields:
+            self._group.add_argument(flag, **options)
+
+
+def run(args: argparse.Namespace) -> int:
+    tasks = None if args.tasks is None else [part.strip() for part in args.tasks.split(",") if part.strip()]
+    items = make_items(args.item, tasks)
+    if args.preset is not None and args.preset not in PRESETS:
+        raise UserError(f"unknown preset {args.preset!r}; choose one of {', '.join(PRESETS)}")
+    if args.episodes is not None and args.episodes < 1:
+        raise UserError(f"episodes must be at least 1, not {args.episodes}")
+    if args.out.exists() and not args.out.is_dir():
+        raise UserError(f"{args.out} is a file; give a directory as --out")
+    console = Console(file=sys.stderr, highlight=False, quiet=args.quiet)
+    if args.only_existing:
+        if args.dry_run:
+            raise UserError(
+                "--dry-run says what would be made, --only-existing makes nothing; give one of them"
+            )
+        seeds = None if args.seeds is None else parse_seed_count(args.seeds)
+        needs_runs = any(not isinstance(item, SamplesItem) for item in items)
+        records = (
+            [read_run(path) for path in find_runs(args.runs or [args.out / "runs"])] if needs_runs else []
+        )
+        return _write(args, items, records, seeds, args.preset, console)
+    args.preset = args.preset or "paper"
+    seeds = parse_seed_count(args.seeds if args.seeds is not None else PAPER_SEEDS)
+    there, missing = _plan(args, items, seeds)
+    episodes = args.episodes or EPISODES[args.preset]
+    if args.dry_run:
+        plan = Plan(
+            args.preset, args.out / "runs", there, missing, plan_evaluations(items, there, episodes), episodes
+        )
+        if args.json:
+            print(json.dumps(plan.to_json(), indent=1))
+        else:
+            show_plan(plan, args.item)
+        return 0
+    outcomes = _train(args, missing, console)
+    if any(outcome.state == "interrupted" for outcome in outcomes):
+        _say(
+            console,
+            "interrupted; to go on, give the same command again:\n  "
+            + shlex.join(["softaug", *sys.argv[1:]]),
+        )
+        return INTERRUPTED
+    there = read_again(there, missing)
+    _evaluate(args, plan_evaluations(items, [r for r in there if r.finished], episodes), episodes, console)
+    status = _write(args, items, read_again(there, ()), seeds, args.preset, console)
+    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
+    for outcome in failed:
+        _say(console, f"\n{outcome.run.name} failed after {outcome.attempts} attempts:\n{outcome.error}")
+    return FAILED if failed else status
+
+
+def _plan(
+    args: argparse.Namespace, items: Sequence[Item], seeds: Sequence[int]
+) -> tuple[list[RunRecord], list[PlannedRun]]:
+    own = args.out / "runs"
+    folders = [*(args.runs or []), *([own] if own.is_dir() and any(own.iterdir()) else [])]
+    try:
+        records = [read_run(path) for path in find_runs(folders)] if folders else []
+    except UserError:
+        if args.runs:
+            raise
+        records = []  # nothing was begun in our own folder yet
+    overrides = {name: value for name, value in given_arguments(args).items() if name not in NOT_OFFERED}
+    if args.decisions is not None:
+        overrides["decisions"] = args.decisions
+    return plan_runs(items, records, seeds, own, preset=args.preset, **overrides)
+
+
+def _train(args: argparse.Namespace, missing: Sequence[PlannedRun], console: Console) -> list[Outcome]:
+    if not missing:
+        return []
+    from softaug.sweep import run_sweep
+
+    _say(console, f"training {count([len(missing)], 'run')} of preset {args.preset}, in {args.out / 'runs'}")
+    return run_sweep(
+        missing,
+        backend=args.backend,
+        address=args.address,
+        workers=args.sweep_workers,
+        retries=args.retries,
+        cpus_per_run=args.cpus_per_run,
+        gpus_per_run=args.gpus_per_run,
+        quiet=args.quiet,
+    )
+
+
+def _evaluate(args: argparse.Namespace, jobs: Sequence[Evaluating], episodes: int, console: Console) -> None:
+    for number, job in enumerate(jobs, start=1):
+        _say(
+            console,
+            f"evaluating {number}/{len(jobs)}: {job.path}, {', '.join(job.modes)}, {episodes} episodes each",
+        )
+        try:
+            evaluate(job, episodes, args.eval_workers)
+        except UserError as error:  # a run without checkpoints, say: its own last evaluation has to do
+            _say(console, f"warning: {job.path} was not evaluated: {error}")
+
+
+def _write(
+    args: argparse.Namespace,
+    items: Sequence[Item],
+    records: Sequence[RunRecord],
+    seeds: Sequence[int] | None,
+    preset: str | None,
+    console: Console,
+) -> int:
+    """Collect, write and show each item; those that have no run at all are left out of `all`."""
+    from softaug.reproduce import writing
+
+    asked = None if seeds is None else len(seeds)
+    written: list[tuple[Written, TableResult | None]] = []
+    for item in items:
+        if isinstance(item, SamplesItem):
+            drawn = writing.write_samples(item, args.out, lambda task: _say(console, f"{task} drawn"))
+            written.append((drawn, None))
+            continue
+        selection = select(records, item.grid, preset=preset, decisions=args.decisions, seeds=seeds)
+        if not selection.runs:
+            if len(items) == 1:
+                raise UserError(_nothing(item, records, preset, args.decisions))
+            _say(console, f"{item.name}: left out, none of its runs is finished")
+        elif isinstance(item, TableItem):
+            table = make_table(item, selection, media=args.media, asked_seeds=asked)
+            written.append((writing.write_table(table, args.out), table))
+        else:
+            written.append((writing.write_curves(item, selection, args.out, asked_seeds=asked), None))
+    if not written:
+        raise UserError(
+            "no run that any table or figure needs is finished; leave --only-existing out to make them"
+        )
+    if args.json:
+        print(json.dumps({"items": [part.to_json() for part, _ in written]}, indent=1))
+    else:
+        for part, made in written:
+            show(part, made)
+    return 0
+
+
+def _nothing(
+    item: TableItem | FigureItem, records: Sequence[RunRecord], preset: str | None, decisions: int | None
+) -> str:
+    """Why there is nothing to show."""
+    fitting = [r for r in records if (r.config.task, r.config.method) in item.grid]
+    if not fitting:
+        return f"none of the {len(records)} runs is one that {item.name} needs; see `softaug reproduce {item.name} --dry-run`"
+    found = Counter(f"preset {r.config.preset}, {r.config.decisions:,} decisions, {r.state}" for r in fitting)
+    wanted = f"preset {preset}" if preset else "any preset"
+    wanted += f", {decisions:,} decisions" if decisions else ""
+    return f"no finished run of {item.name} ({wanted}); there are: " + "; ".join(
+        f"{n} of {text}" for text, n in found.items()
+    )
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

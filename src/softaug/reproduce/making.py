@@ -1,0 +1,120 @@
+"""The runs that a table or figure lacks: planned as a sweep, trained, and evaluated like `softaug eval` does."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from softaug.errors import UserError
+from softaug.reproduce.grids import Item, SamplesItem, TableItem
+from softaug.results import RunRecord, is_run, read_run
+
+if TYPE_CHECKING:
+    from softaug.sweep import PlannedRun
+
+EPISODES = {"paper": 100, "small": 10}
+"""Episodes per mode of the last evaluation, where the user does not say."""
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """A finished run and the modes in which it lacks episodes."""
+
+    path: Path
+    modes: tuple[str, ...]
+    adapt: bool
+
+
+def plan_runs(
+    items: Iterable[Item],
+    records: Sequence[RunRecord],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    preset: str,
+    **overrides: Any,
+) -> tuple[list[RunRecord], list[PlannedRun]]:
+    """What the items need: finished runs among `records`, and those to be made below `out`.
+
+    A record stands for a planned run if it is finished and has the same preset and length; whether its other
+    settings fit is checked when the numbers are put together.
+    """
+    from softaug.sweep import plan_grid
+
+    needed: dict[tuple[str, str], dict[str, Any]] = {}
+    for item in items:
+        if not isinstance(item, SamplesItem):
+            for key in item.grid:
+                needed.setdefault(key, {}).update(item.overrides)
+    there: list[RunRecord] = []
+    missing: list[PlannedRun] = []
+    for (task, method), extra in needed.items():
+        for run in plan_grid([task], [method], seeds, out, preset=preset, **{**extra, **overrides}):
+            ours = [record for record in records if record.finished and _stands_for(record, run)]
+            there += ours
+            if not ours:
+                missing.append(run)
+    # All of one seed before the next: a sweep that is stopped half-way has compared like with like.
+    return there, sorted(missing, key=lambda run: run.config.seed)
+
+
+def _stands_for(record: RunRecord, run: PlannedRun) -> bool:
+    names = ("task", "method", "seed", "preset", "decisions")
+    return all(getattr(record.config, name) == getattr(run.config, name) for name in names)
+
+
+def plan_evaluations(items: Iterable[Item], runs: Iterable[RunRecord], episodes: int) -> list[Evaluating]:
+    """Which of the finished `runs` lack episodes in a mode that a table needs.
+
+    Only evaluations on the media that would be used now count: others may not be mixed with them.
+    """
+    from softaug.envs.factory import media_facts
+
+    tables = [item for item in items if isinstance(item, TableItem)]
+    jobs = []
+    for run in runs:
+        config = run.config
+        needed = dict.fromkeys(m for table in tables for m in table.modes_of(config.task, config.method))
+        lacking = []
+        for mode in needed:
+            facts = media_facts(config, mode)
+            found = run.evaluation(mode, media=None if facts is None else facts["kind"])
+            if found is None or found.episodes < episodes:
+                lacking.append(mode)
+        if lacking:
+            jobs.append(Evaluating(run.path, tuple(lacking), config.row.adapts))
+    return jobs
+
+
+def evaluate(job: Evaluating, episodes: int, workers: int | None) -> None:
+    """`softaug eval` on the run's last weights; episodes that were played before are not played again."""
+    from softaug.commands import eval as command
+
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    words = [str(job.path), "--modes", ",".join(job.modes), "--episodes", str(episodes), "--json"]
+    if workers is not None:
+        words += ["--workers", str(workers)]
+    if job.adapt:
+        words.append("--adapt")
+    with contextlib.redirect_stdout(io.StringIO()):  # its result is in the run's directory
+        command.run(parser.parse_args(words))
+
+
+def read_again(records: Iterable[RunRecord], made: Iterable[PlannedRun]) -> list[RunRecord]:
+    """All runs as they are now: those that were there and those of a sweep that have begun."""
+    paths = [record.path for record in records]
+    paths += [run.directory for run in made if is_run(run.directory)]
+    return [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
+
+
+def parse_seed_count(count: int) -> list[int]:
+    """The first seeds: 5 gives 0, 1, 2, 3, 4."""
+    if count < 1:
+        raise UserError(f"seeds must be at least 1, not {count}")
+    return list(range(count))
