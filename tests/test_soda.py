@@ -149,7 +149,7 @@ def test_minimising_the_loss_aligns_the_views():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        task.after_step()
+        task.update_target()
         losses.append(float(loss.detach()))
     assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
 
@@ -164,7 +164,7 @@ def test_moving_average_of_psi_is_exact_including_buffers():
     loss.backward()
     agent.optimisers["auxiliary"].step()
     before = {"f": snapshot(task.f_psi), "g": snapshot(task.g_psi)}
-    task.after_step()
+    task.update_target()
     for part, old in before.items():
         online, target = snapshot(getattr(task, f"{part}_theta")), snapshot(getattr(task, f"{part}_psi"))
         for name, new in target.items():
@@ -218,7 +218,7 @@ def test_a_foreign_encoder_learns_from_raw_uint8_pixels(weak):
     assert 0 <= float(loss.detach()) <= 4
     assert with_gradient(task.g_theta) and with_gradient(task.h_theta) and without_gradient(task.f_psi)
     optimiser.step()
-    task.after_step()
+    task.update_target()
     assert not same(snapshot(encoder), before)
     assert int(task.f_psi.norm.num_batches_tracked) == int(encoder.norm.num_batches_tracked) == 1
 

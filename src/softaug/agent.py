@@ -125,7 +125,7 @@ class Agent:
             data = replay.sample_observations(self.aux_batch_size, self.replay_rng)
         loss = self.auxiliary.loss(data.to(self.device), self.generator)
         optimiser_step(self.optimisers["auxiliary"], loss)
-        self.auxiliary.after_step()
+        self.auxiliary.update_target()
         return {"aux_loss": loss.detach()}
 
     def policy_weights(self) -> dict[str, Tensor]:

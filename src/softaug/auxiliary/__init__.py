@@ -2,7 +2,7 @@
 
 An `AuxiliaryTask` holds the encoder it shapes and its own heads. `needs` says what `loss` takes: a tensor of
 raw observations or a `Batch` of one-step transitions. The caller steps the optimiser over `parameters()`
-(those that require a gradient) and then calls `after_step`.
+(those that require a gradient) and then calls `update_target`.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ class AuxiliaryTask(Protocol):
     def loss(self, data: Any, generator: torch.Generator) -> Tensor:
         """The task's loss on raw, un-augmented data."""
 
-    def after_step(self) -> None:
+    def update_target(self) -> None:
         """Called after each optimiser step (moving averages)."""

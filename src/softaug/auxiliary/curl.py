@@ -50,5 +50,5 @@ class CurlTask(nn.Module):
         """q^T W k for every pair: (B, B)."""
         return query @ self.W @ key.T
 
-    def after_step(self) -> None:
+    def update_target(self) -> None:
         """Nothing: the keys' moving average is the critic's target."""

@@ -43,5 +43,5 @@ class InverseDynamicsTask(nn.Module):
         next_view = self.weak(transitions.next_obs, generator)
         return F.mse_loss(self(view, next_view), transitions.action)
 
-    def after_step(self) -> None:
+    def update_target(self) -> None:
         """Nothing to average."""

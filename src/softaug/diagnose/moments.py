@@ -21,6 +21,7 @@ from softaug.policy import Policy
 MOMENTS_PER_EPISODE = 16
 EPISODE_FRAMES = 1_000
 """Assumed length of an episode without a time limit."""
+MOST_FRUITLESS = 20
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,23 @@ def collect_moments(
             "give it get_state and set_state as softaug.make_env's environments have them"
         )
     rng = np.random.default_rng([seed, 2])
+    length = _usual_length(env)
     moments: list[Moment] = []
-    episode = 0
+    episode = fruitless = 0
     while len(moments) < count:
         wanted = min(MOMENTS_PER_EPISODE, count - len(moments))
-        found = _moments_of_episode(env, policy, episode, _spread(env, wanted, rng), seed)
+        decisions = _spread(length, wanted, _frames(env), rng)
+        found, played = _moments_of_episode(env, policy, episode, decisions, seed)
         for moment in found:
             moments.append(moment)
             progress()
+        if played < decisions[-1]:  # it ended early; the next one may, too
+            length = played
         episode += 1
-        if not found and episode > 10 * (1 + count // MOMENTS_PER_EPISODE):
+        fruitless = 0 if found else fruitless + 1
+        if fruitless == MOST_FRUITLESS:
             raise UserError(
-                f"{episode} episodes ended before a full stack of frames was seen; nothing can be compared"
+                f"{fruitless} episodes ended before a full stack of frames was seen; nothing can be compared"
             )
     return moments
 
@@ -118,49 +124,48 @@ def with_physics(look: dict[str, Any], moment: Moment) -> dict[str, Any]:
 
 def _moments_of_episode(
     env: gymnasium.Env, policy: Policy, episode: int, decisions: Sequence[int], seed: int
-) -> list[Moment]:
-    """The moments after each of `decisions` decisions; fewer if the episode ends before."""
+) -> tuple[list[Moment], int]:
+    """The moments after each of `decisions` decisions (fewer if the episode ends before), and how many were made."""
     environment: Any = env.unwrapped
     env_seed, policy_seed = Task("train", episode).seeds(seed)
     obs, _ = env.reset(seed=env_seed, options={"episode": episode})
     policy.begin_episode(policy_seed)
-    frames = len(obs) // 3
+    frames = _frames(env)
     states: dict[int, dict[str, Any]] = {}
     actions: list[np.ndarray] = []
     moments = []
-    for decision in range(decisions[-1] + 1):
+    over = False
+    while True:
+        decision = len(actions)
         if decision in decisions:
-            moments.append(
-                Moment(
-                    episode,
-                    decision,
-                    obs,
-                    states[decision - frames],
-                    tuple(actions[-frames:]),
-                    _physics(environment.get_state()),
-                )
-            )
+            start, end = states[decision - frames], _physics(environment.get_state())
+            moments.append(Moment(episode, decision, obs, start, tuple(actions[-frames:]), end))
+        if over or decision == decisions[-1]:
+            return moments, decision
         if decision + frames in decisions:
             states[decision] = environment.get_state()
-        if decision == decisions[-1]:
-            break
         actions.append(policy.act(obs))
         obs, _, terminated, truncated, _ = env.step(actions[-1])
-        if (terminated or truncated) and decision + 1 != decisions[-1]:
-            break
-    return moments
+        over = bool(terminated or truncated)
 
 
-def _spread(env: gymnasium.Env, count: int, rng: np.random.Generator) -> list[int]:
-    """`count` decisions of an episode, one drawn in each of as many equal parts of it."""
-    environment: Any = env.unwrapped
-    frames = (env.observation_space.shape or (3,))[0] // 3
-    length = getattr(environment, "episode_decisions", None)
-    if length is None:
-        length = EPISODE_FRAMES // getattr(environment, "action_repeat", 1)
+def _spread(length: int, count: int, frames: int, rng: np.random.Generator) -> list[int]:
+    """At most `count` decisions of an episode of `length`, one drawn in each of as many equal parts of it."""
     edges = np.linspace(frames, max(length, frames) + 1, count + 1)
-    drawn = rng.uniform(edges[:-1], edges[1:]).astype(int)
-    return sorted({int(decision) for decision in drawn})
+    return sorted({int(decision) for decision in rng.uniform(edges[:-1], edges[1:])})
+
+
+def _frames(env: gymnasium.Env) -> int:
+    """k, the frames in an observation."""
+    assert env.observation_space.shape is not None
+    return env.observation_space.shape[0] // 3
+
+
+def _usual_length(env: gymnasium.Env) -> int:
+    """Decisions of an episode, unless it ends early."""
+    environment: Any = env.unwrapped
+    limit = getattr(environment, "episode_decisions", None)
+    return EPISODE_FRAMES // getattr(environment, "action_repeat", 1) if limit is None else int(limit)
 
 
 def _physics(state: dict[str, Any]) -> np.ndarray:

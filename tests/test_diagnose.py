@@ -1,0 +1,375 @@
+"""Invariance diagnostics: the same physics in every look, and measures that say what they claim."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny import snapshot
+from torch import Tensor, nn
+
+from softaug import checkpoint
+from softaug.agent import make_agent
+from softaug.cli import main
+from softaug.config import Config, make_config, write_config
+from softaug.diagnose import diagnose, soda_projection
+from softaug.diagnose.measures import Encoded, baseline, compare, cosines, encode
+from softaug.diagnose.moments import collect_moments, show_moments
+from softaug.diagnose.picture import BLUR, attention
+from softaug.envs import make_env
+from softaug.errors import UserError
+from softaug.networks import Actor
+from softaug.policy import MeanPolicy
+from softaug.runs import load_run, observation_shape
+
+SIZE, STACK, CROP = 16, 2, 14
+
+
+class LookEnv(gymnasium.Env):
+    """A white dot that moves by the action; everything but the dot has the colour of the episode's look."""
+
+    action_repeat = 2
+    episode_decisions = 20
+
+    def __init__(self, mode: str, ends_after: int = 20):
+        self.observation_space = gymnasium.spaces.Box(0, 255, (3 * STACK, SIZE, SIZE), np.uint8)
+        self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+        self.mode, self.ends_after = mode, ends_after
+        self.colours: list[np.ndarray] = []
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        rng = np.random.default_rng(seed)
+        self._position = rng.uniform(-0.9, 0.9, 2)
+        self._colour = np.full(3, 40) if self.mode == "train" else rng.integers(0, 200, 3)
+        self.colours.append(self._colour)
+        self._decisions = 0
+        self._stack = np.concatenate([self._frame()] * STACK)
+        return self._stack.copy(), {"media": None if self.mode == "train" else "procedural"}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._position = np.clip(self._position + 0.3 * np.asarray(action), -1, 1)
+        self._decisions += 1
+        self._stack = np.concatenate([self._stack[3:], self._frame()])
+        return self._stack.copy(), 0.0, self._decisions >= self.ends_after, False, {}
+
+    def get_state(self) -> dict[str, Any]:
+        task = {"integration": self._position.copy(), "decisions": self._decisions}
+        return {"task": task, "colour": self._colour, "stack": self._stack.copy()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._position, self._decisions = state["task"]["integration"].copy(), state["task"]["decisions"]
+        self._colour, self._stack = state["colour"], state["stack"].copy()
+
+    def _frame(self) -> np.ndarray:
+        frame = np.empty((3, SIZE, SIZE), np.uint8)
+        frame[:] = self._colour[:, None, None]
+        row, column = np.round((self._position + 1) / 2 * (CROP - 6)).astype(int) + 2
+        frame[:, row : row + 4, column : column + 4] = 255
+        return frame
+
+
+class DotOnly(nn.Module):
+    """Features of the dot alone: what is not white is 0."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return (pixels.to(torch.float32) - 254).clamp(min=0)
+
+
+class Colours(nn.Module):
+    """Features of the colours: the mean of every channel, and where the dot is."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        values = pixels.to(torch.float32) / 255
+        return torch.cat([values.mean((2, 3)), values[:, 0].amax(1), values[:, 0].amax(2)], 1)
+
+
+class Nothing(nn.Module):
+    """A collapsed encoder: one point for every observation."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return torch.ones(len(pixels), 8)
+
+
+def policy_with(encoder: nn.Module) -> MeanPolicy:
+    torch.manual_seed(0)
+    features = encoder(torch.zeros(1, 3 * STACK, CROP, CROP)).numel()
+    return MeanPolicy(encoder, Actor(features, 6, 16, 2), CROP, (3 * STACK, SIZE, SIZE)).eval()
+
+
+def measured(encoder: nn.Module, mode: str, states: int = 20) -> tuple[dict[str, Any], dict[str, Any]]:
+    policy = policy_with(encoder)
+    moments = collect_moments(LookEnv("train"), policy, states, seed=0)
+    clean = encode(policy, np.stack([moment.obs for moment in moments]))
+    base = baseline(clean)
+    seen = encode(policy, show_moments(LookEnv(mode), mode, moments, seed=0).obs)
+    return compare(clean, seen, base), base
+
+
+# --- meaning ---------------------------------------------------------------------------------------------
+
+
+def test_an_encoder_that_ignores_the_background_is_invariant_exactly():
+    result, base = measured(DotOnly(), "video_easy")
+    for name in ("cosine_features", "cosine_projection"):
+        assert result[name]["mean"] == 1 and result[name]["std"] == 0 and result[name]["relative"] == 0
+    assert result["action_distance"]["mean"] == 0 and result["action_distance"]["relative"] == 0
+    assert base["cosine_features"]["mean"] < 0.9 and base["action_distance"]["mean"] > 0
+
+
+def test_an_encoder_of_colours_is_not_invariant():
+    result, _ = measured(Colours(), "video_easy")
+    assert result["cosine_features"]["mean"] < 0.99 and result["cosine_features"]["std"] > 0
+    assert result["cosine_features"]["relative"] > 0.1
+    assert result["action_distance"]["mean"] > 0.001 and result["action_distance"]["relative"] > 0.1
+    assert len(result["cosine_features"]["values"]) == 20
+
+
+@pytest.mark.parametrize("encoder", [DotOnly(), Colours()])
+def test_the_training_look_gives_exactly_one_and_zero(encoder):
+    result, _ = measured(encoder, "train")
+    assert set(result["cosine_features"]["values"]) == {1.0}
+    assert set(result["cosine_projection"]["values"]) == {1.0}
+    assert set(result["action_distance"]["values"]) == {0.0}
+
+
+def test_a_collapsed_encoder_is_not_called_invariant():
+    result, base = measured(Nothing(), "video_easy")
+    assert result["cosine_features"]["mean"] == 1 and base["cosine_features"]["mean"] == pytest.approx(1)
+    assert result["cosine_features"]["relative"] is None and result["action_distance"]["relative"] is None
+    assert result["recognised"] == pytest.approx(1 / 20)  # chance
+
+
+def test_measures_equal_naive_ones():
+    generator = torch.Generator().manual_seed(0)
+
+    def draw() -> Encoded:
+        return Encoded(*(torch.randn(5, d, generator=generator, dtype=torch.float64) for d in (7, 4, 2, 3)))
+
+    def cosine(a: Tensor, b: Tensor) -> float:
+        return float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
+
+    clean, seen = draw(), draw()
+    base = baseline(clean)
+    result = compare(clean, seen, base)
+    pairs = [(i, j) for i in range(5) for j in range(i)]
+    assert clean.soda is not None and seen.soda is not None
+    for name, a, b in (
+        ("cosine_features", clean.features, seen.features),
+        ("cosine_projection", clean.projection, seen.projection),
+        ("cosine_soda", clean.soda, seen.soda),
+    ):
+        others = [cosine(a[i], a[j]) for i, j in pairs]
+        own = [cosine(a[i], b[i]) for i in range(5)]
+        assert base[name]["mean"] == pytest.approx(np.mean(others))
+        assert base[name]["std"] == pytest.approx(np.std(others))
+        assert result[name]["values"] == pytest.approx(own)
+        assert result[name]["mean"] == pytest.approx(np.mean(own))
+        assert result[name]["relative"] == pytest.approx((1 - np.mean(own)) / (1 - np.mean(others)))
+    own = [float(sum(abs(x - y) for x, y in zip(clean.actions[i], seen.actions[i], strict=True))) / 2 for i in range(5)]  # fmt: skip
+    others = [float((clean.actions[i] - clean.actions[j]).abs().mean()) for i, j in pairs]
+    assert result["action_distance"]["values"] == pytest.approx(own)
+    assert result["action_distance"]["relative"] == pytest.approx(np.mean(own) / np.mean(others))
+    nearest = [max(range(5), key=lambda j: cosine(seen.features[i], clean.features[j])) for i in range(5)]
+    assert result["recognised"] == np.mean([nearest[i] == i for i in range(5)])
+
+
+def test_equal_vectors_have_cosine_exactly_one():
+    vectors = torch.randn(50, 33, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert torch.equal(cosines(vectors, vectors.clone()), torch.ones(50, dtype=torch.float64))
+    assert cosines(vectors, -vectors).numpy() == pytest.approx(-1)
+
+
+def test_attention_is_where_the_action_comes_from():
+    class OnePixel(nn.Module):
+        def forward(self, pixels: Tensor) -> Tensor:
+            return torch.stack([pixels[:, 3, 6, 8], -pixels[:, 0, 6, 8]], 1).to(torch.float32) / 255
+
+    policy = policy_with(OnePixel())
+    obs = np.random.default_rng(0).integers(0, 256, (3, 3 * STACK, SIZE, SIZE), dtype=np.uint8)
+    maps = attention(policy, obs)
+    row, column = 6 + 1, 8 + 1  # the crop begins at 1
+    window = np.zeros((SIZE, SIZE), bool)
+    window[row - BLUR // 2 : row + BLUR // 2 + 1, column - BLUR // 2 : column + BLUR // 2 + 1] = True
+    for heat in maps:
+        assert (heat[window] > 0).all() and not heat[~window].any()
+
+
+# --- the same states in every look -----------------------------------------------------------------------
+
+
+def test_states_are_spread_over_episodes_and_each_has_its_own_look():
+    policy = policy_with(Colours())
+    moments = collect_moments(LookEnv("train"), policy, 20, seed=3)
+    assert len(moments) == 20 and [m.episode for m in moments] == sorted(m.episode for m in moments)
+    assert {m.episode for m in moments} >= {0, 1}
+    assert all(STACK <= m.decision <= LookEnv.episode_decisions for m in moments)
+    assert len({(m.episode, m.decision) for m in moments}) == 20
+    env = LookEnv("video_easy")
+    look = show_moments(env, "video_easy", moments, seed=3)
+    assert look.media == "procedural" and len({tuple(c) for c in env.colours}) == 20
+    for obs, moment, colour in zip(look.obs, moments, env.colours, strict=True):
+        dot = moment.obs == 255
+        assert (obs == np.where(dot, 255, np.tile(colour, STACK)[:, None, None])).all()
+
+
+def test_episodes_that_end_early_still_give_all_states():
+    moments = collect_moments(LookEnv("train", ends_after=6), policy_with(Colours()), 12, seed=0)
+    assert len(moments) == 12 and max(m.decision for m in moments) <= 6
+
+
+def test_an_environment_without_state_is_refused():
+    class Stateless(LookEnv):
+        get_state = property()  # type: ignore[assignment]
+
+    with pytest.raises(UserError, match="get_state"):
+        collect_moments(Stateless("train"), policy_with(Colours()), 2, seed=0)
+
+
+class Waving:
+    """A policy for any environment."""
+
+    def __init__(self, dims: int):
+        self.dims, self.t = dims, 0
+
+    def begin_episode(self, seed: int = 0) -> None:
+        self.t = 0
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        self.t += 1
+        return np.sin(self.t + np.arange(self.dims)).astype(np.float32)
+
+    def observe(self, *_: np.ndarray) -> None:
+        pass
+
+
+@pytest.mark.parametrize("task", ["cartpole_swingup", "reacher_easy"])
+def test_physics_of_pairs_is_equal_and_every_frame_has_the_new_look(task):
+    """reacher moves its target by editing the model, which colours edit too: neither may undo the other."""
+    env = make_env(task, "train", image_size=32, render="fast", action_repeat=40)
+    moments = collect_moments(env, Waving(env.action_space.shape[0]), 3, seed=1)
+    clean = np.stack([moment.obs for moment in moments])
+    again = show_moments(env, "train", moments, seed=1)
+    np.testing.assert_array_equal(again.obs, clean)
+    physics, target = env.get_state()["task"]["integration"], env.physics.model.geom_pos.copy()
+    env.close()
+    for mode in ("color_hard", "video_hard"):
+        other = make_env(task, mode, image_size=32, render="fast", action_repeat=40)
+        look = show_moments(other, mode, moments, seed=1)
+        np.testing.assert_array_equal(other.get_state()["task"]["integration"], physics)
+        np.testing.assert_array_equal(moments[-1].end, physics)
+        np.testing.assert_array_equal(other.physics.model.geom_pos, target)
+        if mode == "color_hard":  # the last state's look is the one shown, in the model as on the screen
+            setting = other.get_state()["color"]
+            materials = other.physics.model.mat_rgba[:, :3]
+            assert any(np.allclose(rgb, setting["self_rgb"]) for rgb in materials)
+        other.close()
+        changed = (look.obs != clean).reshape(3, 3, 3, -1).mean((2, 3))  # (state, frame)
+        assert (changed > 0.2).all()
+
+
+# --- runs ------------------------------------------------------------------------------------------------
+
+
+def tiny_run(path: Path, method: str = "soda_conv") -> Config:
+    """A run directory with an untrained agent's checkpoint, as training writes it."""
+    config = make_config(
+        "cartpole_balance", method, "small", image_size=24, crop_size=20, filters=(4, 4), strides=(2, 2),
+        projection_dim=8, hidden_dim=16, action_repeat=40, videos="procedural", images="procedural", device="cpu",
+    )  # fmt: skip
+    agent = make_agent(config, observation_shape(config), 1)
+    write_config(config, path / "config.json")
+    weights = agent.policy_weights()
+    checkpoint.save_checkpoint(path / "checkpoints", 120, {"agent": agent.state()}, weights, keep=2)
+    checkpoint.save_best(path / "checkpoints", weights, {"decisions": 120, "return": 1.0})
+    return config
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("diagnose") / "run"
+    tiny_run(path)
+    return path
+
+
+def test_the_command_writes_what_it_prints(run, capsys):
+    assert main(["diagnose", str(run), "--states", "3", "--modes", "train,video_hard", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((run / "diagnosis.json").read_text())
+    assert list(printed["modes"]) == ["train", "video_hard"] and printed["states"] == 3
+    assert printed["checkpoint"]["name"] == "000000120" and printed["checkpoint"]["decisions"] == 120
+    measures = {"cosine_features", "cosine_projection", "cosine_soda", "action_distance"}
+    assert set(printed["baseline"]) == measures
+    for mode, result in printed["modes"].items():
+        assert set(result) == measures | {"recognised", "media"}
+        assert all(set(result[name]) == {"mean", "std", "relative", "values"} for name in measures)
+        exact = mode == "train"
+        assert (result["cosine_soda"]["mean"] == 1) is exact
+        assert (result["action_distance"]["mean"] == 0) is exact
+    assert printed["modes"]["video_hard"]["media"] == "procedural"
+    assert printed["notes"] == ["procedural media: not comparable with the paper"]
+    with Image.open(run / printed["picture"]) as picture:
+        assert picture.width >= 3 * 128 and picture.height >= 6 * 128
+
+
+def test_the_same_seed_gives_the_same_and_another_other_states(run, tmp_path, capsys):
+    arguments = ["diagnose", str(run), "--states", "2", "--modes", "color_hard", "--json"]
+    outputs = []
+    for seed in ("0", "0", "1"):
+        assert main([*arguments, "--out", str(tmp_path / "new"), "--seed", seed]) == 0
+        outputs.append(json.loads(capsys.readouterr().out)["modes"])
+    assert outputs[0] == outputs[1] != outputs[2]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["diagnosis.json", "diagnosis.png"]
+
+
+def test_the_table_fits_a_terminal(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    command = ["diagnose", str(run), "--states", "2", "--modes", "train", "--checkpoint", "best"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "other states" in out and "1.00 ± 0.00" in out and "cos g" not in out
+    )  # `best` keeps no training state
+    assert max(map(len, out.splitlines()[:12])) <= 80
+
+
+def test_sodas_projection_is_the_checkpoints(tmp_path):
+    config = tiny_run(tmp_path / "run")
+    agent = make_agent(config, observation_shape(config), 1)
+    head = soda_projection(load_run(tmp_path / "run"))
+    assert head is not None and not head.training
+    expected, found = snapshot(agent.auxiliary.g_theta), snapshot(head)  # type: ignore[union-attr]
+    assert expected.keys() == found.keys() and all(torch.equal(found[k], expected[k]) for k in found)
+    tiny_run(tmp_path / "sac", "sac")
+    assert soda_projection(load_run(tmp_path / "sac")) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--states", "1"], "states must be a number from 2"),
+        (["--modes", "video_medium"], "Unknown mode"),
+        (["--modes", "train,train"], "each mode once"),
+        (["--modes", ","], "at least one mode"),
+        (["--checkpoint", "77"], "no checkpoint '77'"),
+        (["--seed", "-1"], "must not be negative"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(run, capsys, arguments, message):
+    assert main(["diagnose", str(run), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_is_no_run_and_no_directory_is_refused(run, tmp_path, capsys):
+    assert main(["diagnose", str(tmp_path / "none")]) == 2
+    (tmp_path / "file").write_text("")
+    assert main(["diagnose", str(run), "--out", str(tmp_path / "file")]) == 2
+    assert "is a file; give --out a directory" in capsys.readouterr().err
+    with pytest.raises(UserError, match="each mode once"):
+        diagnose(run, modes=[])

@@ -1,0 +1,179 @@
+"""SodaTask beside anyone's learner: its own step, conventions of input, saving, and clear refusals."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from tiny import pixels, same, snapshot
+from torch import Tensor, nn
+
+from softaug import SodaTask
+from softaug.augment import RandomConv, RandomCrop, RandomShift
+from softaug.errors import UserError
+
+SHAPE = (6, 12, 12)
+
+
+def maps_encoder() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(6, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 3, 3))
+
+
+def vector_encoder() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(6 * 12 * 12, 20), nn.BatchNorm1d(20), nn.ReLU())
+
+
+def make_task(encoder: nn.Module | None = None, **overrides: Any) -> SodaTask:
+    torch.manual_seed(0)
+    encoder = maps_encoder() if encoder is None else encoder
+    settings: dict[str, Any] = {"obs_shape": SHAPE, "projection_dim": 5, "lr": 3e-3, "scale": 1 / 255}
+    return SodaTask(encoder, RandomConv(), **{**settings, **overrides})
+
+
+def batch(seed: int = 0, size: int = 12) -> Tensor:
+    return pixels(8, 6, size, size, seed=seed)
+
+
+@pytest.mark.parametrize("encoder", [maps_encoder, vector_encoder])
+def test_step_is_loss_adam_and_the_moving_average(encoder):
+    torch.manual_seed(1)
+    one, two = make_task(encoder()), make_task(encoder())
+    two.load_state_dict(one.state_dict())
+    optimiser = torch.optim.Adam([p for p in two.parameters() if p.requires_grad], 3e-3)
+    generator = torch.Generator().manual_seed(0)
+    for i in range(4):
+        returned = one.step(batch(i))
+        loss = two.loss(batch(i), generator)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        two.update_target()
+        assert torch.equal(returned, loss.detach()) and not returned.requires_grad
+    assert same(snapshot(one), snapshot(two))
+
+
+@pytest.mark.parametrize("weak", [None, RandomShift(1), RandomCrop(12)])
+def test_step_lowers_the_loss(weak):
+    task = make_task(weak=weak, lr=1e-2)
+    size = 14 if isinstance(weak, RandomCrop) else 12
+    losses = [float(task.step(batch(0, size))) for _ in range(60)]
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+
+
+def test_the_learners_own_gradients_survive_a_step():
+    """RL may be in the middle of accumulating gradients; SODA's must not be added to them."""
+    task = make_task()
+    task.f_theta(batch().float() / 255).square().mean().backward()
+    kept = [p.grad.clone() for p in task.f_theta.parameters()]
+    task.step(batch())
+    assert all(torch.equal(p.grad, g) for p, g in zip(task.f_theta.parameters(), kept, strict=True))
+    fresh = make_task()
+    fresh.step(batch())
+    assert all(p.grad is None for p in fresh.parameters())
+
+
+def test_uint8_and_float_pixels_mean_the_same():
+    losses = [float(make_task().step(batch().to(dtype))) for dtype in (torch.uint8, torch.float32)]
+    assert losses[0] == losses[1]
+
+
+def test_scale_is_what_the_encoder_gets():
+    seen: list[Tensor] = []
+    task = make_task(scale=1 / 255)
+    for encoder in (task.f_theta, task.f_psi):
+        encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    task.loss(batch())
+    strong, clean = seen
+    torch.testing.assert_close(clean, batch().float() / 255)
+    assert strong.dtype == torch.float32 and float(strong.min()) >= 0 and float(strong.max()) <= 1
+    assert not torch.equal(strong, clean)
+
+
+def test_observations_are_left_alone():
+    observations = batch()
+    before = observations.clone()
+    make_task(weak=RandomShift(2)).step(observations)
+    assert torch.equal(observations, before)
+
+
+def test_training_goes_on_exactly_after_saving_and_loading():
+    straight, interrupted = make_task(vector_encoder()), make_task(vector_encoder())
+    interrupted.load_state_dict(straight.state_dict())
+    for i in range(3):
+        straight.step(batch(i))
+        interrupted.step(batch(i))
+    file = io.BytesIO()
+    torch.save(interrupted.training_state(), file)
+    file.seek(0)
+    encoder = vector_encoder()
+    resumed = make_task(encoder, seed=99)
+    resumed.load_training_state(torch.load(file, weights_only=True))
+    for i in range(3, 6):
+        assert torch.equal(straight.step(batch(i)), resumed.step(batch(i)))
+    assert same(snapshot(straight), snapshot(resumed))
+    assert same(snapshot(encoder), snapshot(straight.f_theta))  # the encoder itself, not a copy of it
+
+
+def test_the_seed_decides_the_draws():
+    losses = [float(make_task(seed=seed).step(batch())) for seed in (1, 1, 2)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_frozen_parts_of_the_encoder_stay():
+    encoder = maps_encoder()
+    encoder[0].requires_grad_(False)
+    task = make_task(encoder)
+    frozen, free = snapshot(encoder[0]), snapshot(encoder[2])
+    task.step(batch())
+    assert same(snapshot(encoder[0]), frozen) and not same(snapshot(encoder[2]), free)
+
+
+def test_a_foreign_learner_with_soda_becomes_less_sensitive_to_colour():
+    """The whole point, in small: after SODA, features of a recoloured picture are nearer to the picture's own."""
+    encoder = maps_encoder()
+    task = make_task(encoder, lr=1e-2)
+    views = RandomConv()(batch(7), torch.Generator().manual_seed(5))
+
+    def prediction_error() -> float:
+        with torch.no_grad():
+            z_hat = task.h_theta(task.g_theta(encoder(views / 255).flatten(1)))
+            z_star = task.g_psi(task.f_psi(batch(7).float() / 255).flatten(1))
+        return 1 - float(nn.functional.cosine_similarity(z_hat, z_star).mean())
+
+    before = prediction_error()
+    for _ in range(80):
+        task.step(batch(7))
+    assert prediction_error() < 0.6 * before
+
+
+@pytest.mark.parametrize("shape", [(6, 12, 12), (1, 6, 12, 12)])
+def test_what_is_no_batch_is_refused(shape):
+    with pytest.raises(UserError, match=r"\(B, C, H, W\)"):
+        make_task().step(torch.zeros(shape, dtype=torch.uint8))
+
+
+def test_pixels_from_0_to_1_are_refused():
+    with pytest.raises(UserError, match=r"0\.\.255"):
+        make_task().step(torch.rand(4, *SHAPE))
+
+
+def test_encoders_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match="but fails"):
+        make_task(obs_shape=(9, 12, 12))
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(6, 2, 3)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.conv(x), x
+
+    with pytest.raises(UserError, match="one tensor"):
+        make_task(Pair())
+    with pytest.raises(UserError, match="nothing to shape"):
+        make_task(nn.Flatten())
+    with pytest.raises(UserError, match="tau"):
+        make_task(tau=2.0)
