@@ -12,7 +12,7 @@ setup: $(SETUP)  ## create .venv, install softaug with the tested versions, chec
 
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,export]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,export,ray,report,sb3]'
 	$(BIN)/python -m softaug.envs.gl --install
 	@touch $@
 
