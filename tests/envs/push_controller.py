@@ -20,7 +20,9 @@ def controller_action(tip, cube, goal):
     along, aside = from_cube @ way, from_cube @ np.array([-way[1], way[0]])
     if along < -0.03 and abs(aside) < 0.02 + 0.25 * max(0.0, -along - BEHIND):
         # Behind the cube: push. Steer against the side on which the tip has slipped.
-        target = tip + way * min(distance + (-along - BEHIND if -along > BEHIND else 0) + 0.012, MAX_DISPLACEMENT)
+        target = tip + way * min(
+            distance + (-along - BEHIND if -along > BEHIND else 0) + 0.012, MAX_DISPLACEMENT
+        )
         target = target - 0.8 * aside * np.array([-way[1], way[0]])
     else:
         # Round the cube at a distance, towards the point behind it.

@@ -10,15 +10,17 @@ import gymnasium
 import numpy as np
 
 from softaug.envs.modes import MODE_NAMES, MODES, Mode
-from softaug.envs.tasks import PAPER_TASKS, SUITE_TASKS, action_repeat
+from softaug.envs.tasks import ALL_TASKS, PAPER_TASKS, ROBOT_TASKS, SUITE_TASKS, action_repeat
 
 if TYPE_CHECKING:
     from softaug.envs.own import PixelEnv
 
 __all__ = [
+    "ALL_TASKS",
     "MODES",
     "MODE_NAMES",
     "PAPER_TASKS",
+    "ROBOT_TASKS",
     "SUITE_TASKS",
     "Mode",
     "action_repeat",
@@ -35,20 +37,24 @@ def make_env(
     seed: int = 0,
     *,
     image_size: int = 100,
-    frame_stack: int = 3,
+    frame_stack: int | None = None,
     action_repeat: int | None = None,
     videos: str | Path | Sequence[str | Path] | None = None,
     colors: str | Path | Sequence[Mapping] | None = None,
     render: str = "exact",
     render_mode: str = "rgb_array",
 ) -> gymnasium.Env:
-    """A task of the dm_control suite seen through camera 0, in one of the benchmark's visual modes.
+    """A task of the dm_control suite, or robot push, seen through camera 0 in one of the visual modes.
 
-    task: `walker_walk`, ...: any `domain_task` of the suite.
-    mode: `train`, `color_easy`, `color_hard`, `video_easy`, `video_hard`, `color_random`.
+    task: `walker_walk`, ...: any `domain_task` of the suite; `robot_push`, `robot_push_3d` (the hand also moves up and
+        down).
+    mode: the benchmark's `train`, `color_easy`, `color_hard`, `video_easy`, `video_hard`, `color_random`; one axis
+        alone: `camera_easy`, `camera_hard`, `light_easy`, `light_hard`, `texture_easy`, `texture_hard`; colours or
+        video with all three axes: `random_colors`, `video_background`.
     seed: of the first episode on; `reset(seed=...)` restarts it. The task's own draws are those of dm_control
         with `random=seed`.
-    image_size: H = W in pixels. frame_stack: frames per observation, uint8 (3 * frame_stack, H, W).
+    image_size: H = W in pixels. frame_stack: frames per observation, uint8 (3 * frame_stack, H, W); None takes the
+        paper's: 3, for the robot 1.
     action_repeat: env steps per decision; None takes the paper's (SPEC §3).
     videos: for the video modes, a folder or a list of files; None takes the registered official files, else
         procedural videos. colors: for color_easy and color_hard, an official `.pt` file or a list of settings;
@@ -148,8 +154,8 @@ def adapt(
 
 
 def register() -> None:
-    """Register `softaug/{task}-{mode}-v0` with Gymnasium for every suite task and mode; may be repeated."""
-    for task in SUITE_TASKS:
+    """Register `softaug/{task}-{mode}-v0` with Gymnasium for every task and mode; may be repeated."""
+    for task in ALL_TASKS:
         for mode in MODE_NAMES:
             identifier = f"softaug/{task}-{mode}-v0"
             if identifier not in gymnasium.registry:

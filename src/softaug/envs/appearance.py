@@ -25,6 +25,7 @@ from dm_control import mujoco as dm_mujoco  # noqa: E402
 from dm_control.suite import common  # noqa: E402
 
 GREEN = {"rgb1": ".2 .8 .2", "rgb2": ".2 .8 .2", "markrgb": ".2 .8 .2"}
+GREEN_RGB = np.array([0.2, 0.8, 0.2])
 DEFAULT_SKY_RGB = np.array([0.4, 0.6, 0.8])
 # Rows of a skybox face (800) that are computed together: few enough to stay in a core's cache.
 ROWS_AT_ONCE = 80
@@ -131,19 +132,25 @@ class Painter:
         self._textures = {model.id2name(i, "texture"): i for i in range(model.ntex)}
         self._materials = {model.id2name(i, "material"): i for i in range(model.nmat)}
         self._default_sky = self._texels("skybox").copy() if "skybox" in self._textures else None
-        self._default_self_rgb = (
-            model.mat_rgba[self._materials["self"], :3].copy() if "self" in self._materials else None
-        )
+        # The robot of every task, and the table of robot push.
+        self._default_rgb = {
+            name: model.mat_rgba[self._materials[name], :3].copy()
+            for name in ("self", "table")
+            if name in self._materials
+        }
         self._gradient: SkyGradient | None = None
 
     def make_green(self, floor: bool) -> None:
-        """Green screen: the sky, and with `floor` also the grid (SPEC §6, video_easy / video_hard).
+        """Green screen: the sky, and with `floor` also what the robot stands on: the grid (SPEC §6, video_easy /
+        video_hard) and the table.
 
         To be called before the first render, which uploads the model's textures.
         """
         self._write("skybox", build_texture("skybox", GREEN))
         if floor:
             self._write("grid", build_texture("grid", GREEN))
+            if "table" in self._default_rgb:
+                self._physics.model.mat_rgba[self._materials["table"], :3] = GREEN_RGB
 
     def prepare_colors(self) -> None:
         """The one-time work of `set_colors`."""
@@ -162,9 +169,20 @@ class Painter:
         self._write_sky(color.get("skybox_rgb"))
         for name in ("grid", "skybox"):
             self._upload(name)
-        if self._default_self_rgb is not None:
-            rgb = color.get("self_rgb", self._default_self_rgb)
-            self._physics.model.mat_rgba[self._materials["self"], :3] = rgb
+        for name, default in self._default_rgb.items():
+            self._physics.model.mat_rgba[self._materials[name], :3] = color.get(f"{name}_rgb", default)
+
+    def texture_size(self, name: str) -> tuple[int, int] | None:
+        """Height and width of a texture; None if the model lacks it."""
+        if name not in self._textures:
+            return None
+        model, index = self._physics.model, self._textures[name]
+        return int(model.tex_height[index]), int(model.tex_width[index])
+
+    def show_texture(self, name: str, texels: np.ndarray) -> None:
+        """Replace a texture, uint8 (height, width, 3); the GL context exists already."""
+        self._write(name, texels.ravel())
+        self._upload(name)
 
     def _write_sky(self, rgb: np.ndarray | None) -> None:
         if rgb is None:

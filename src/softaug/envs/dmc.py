@@ -1,7 +1,8 @@
-"""A dm_control suite task as a Gymnasium environment of stacked pixels, in any mode of the benchmark."""
+"""A dm_control task as a Gymnasium environment of stacked pixels, in any mode of the benchmark."""
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,17 +20,19 @@ import mujoco  # noqa: E402
 from dm_control import mujoco as dm_mujoco  # noqa: E402
 from dm_control import suite  # noqa: E402
 from dm_control.mujoco.engine import Camera  # noqa: E402
+from dm_control.rl.control import Environment  # noqa: E402
 
 from softaug.envs.appearance import Painter  # noqa: E402
 from softaug.envs.chroma import replace_green  # noqa: E402
-from softaug.envs.color import STD, ColorSetting, color_settings, draw_color  # noqa: E402
+from softaug.envs.color import STD, ColorSetting, color_settings, default_colors, draw_color  # noqa: E402
 from softaug.envs.modes import Mode  # noqa: E402
+from softaug.envs.perturb import CAMERA, Look, Perturber, draw_look  # noqa: E402
 from softaug.envs.state import load_task, model_arrays, save_task  # noqa: E402
+from softaug.envs.tasks import ROBOT_TASKS, domain_and_task  # noqa: E402
 from softaug.envs.tasks import action_repeat as default_action_repeat  # noqa: E402
-from softaug.envs.tasks import domain_and_task  # noqa: E402
+from softaug.envs.tasks import frame_stack as default_frame_stack  # noqa: E402
 from softaug.errors import UserError  # noqa: E402
 
-CAMERA = 0
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 16, 1024
 RENDER_SETTINGS = ("exact", "fast")
 # dm_control's tasks use 2048; see `make_env` for what 512 changes in the picture.
@@ -67,7 +70,7 @@ class DMCEnv(gymnasium.Env):
         seed: int = 0,
         *,
         image_size: int = 100,
-        frame_stack: int = 3,
+        frame_stack: int | None = None,
         action_repeat: int | None = None,
         videos: str | Path | Sequence[str | Path] | None = None,
         colors: str | Path | Sequence[Mapping] | None = None,
@@ -78,6 +81,7 @@ class DMCEnv(gymnasium.Env):
         self.task_name = task
         self.mode = Mode.parse(mode)
         self.action_repeat = default_action_repeat(task) if action_repeat is None else action_repeat
+        frame_stack = default_frame_stack(task) if frame_stack is None else frame_stack
         self.render_mode = render_mode
         self._render_setting = render
         _check_whole("image_size", image_size, MIN_IMAGE_SIZE, MAX_IMAGE_SIZE)
@@ -93,14 +97,14 @@ class DMCEnv(gymnasium.Env):
         self._videos: Any = None
         self._media: str | None = None
         if self.mode.family == "color":
-            self._colors, self._media = color_settings(self.mode, colors)
+            self._colors, self._media = color_settings(self.mode, colors, task)
         elif self.mode.family == "video":
             from softaug.media import video_source
 
             self._videos = video_source(str(self.mode.level), videos)
             self._media = self._videos.kind
 
-        self._env = suite.load(domain, task_name, task_kwargs={"random": _check_seed(seed)})
+        self._env = _load(domain, task_name, _check_seed(seed))
         self._compiled = {name: array.copy() for name, array in model_arrays(self.physics.model.ptr).items()}
         self._size = image_size
         self._painter = Painter(self.physics)
@@ -108,6 +112,7 @@ class DMCEnv(gymnasium.Env):
             self._painter.make_green(floor=self.mode.level == "hard")
         elif self.mode.family == "color":
             self._painter.prepare_colors()
+        self._perturber = Perturber(self.physics, self._painter)
         self._set_up_rendering(fast=render == "fast")
         self._camera: Camera | None = None
 
@@ -127,6 +132,7 @@ class DMCEnv(gymnasium.Env):
         self._video: Any = None
         self._video_position = 0
         self._color: ColorSetting | None = None
+        self._look: Look = {}
 
     @property
     def physics(self) -> dm_mujoco.Physics:
@@ -160,6 +166,9 @@ class DMCEnv(gymnasium.Env):
             info |= {"color": self._draw_color(), "media": self._media}
         elif self.mode.family == "video":
             info |= {"video": self._open_video(), "media": self._media}
+        if self.mode.perturbed:
+            self._show_look(draw_look(self.np_random, self.mode))
+            info |= copy.deepcopy(self._look)
         self._env.reset()
         self._episode_over = False
         self._stack[:] = np.tile(self._frame(), (len(self._stack) // 3, 1, 1))
@@ -213,6 +222,7 @@ class DMCEnv(gymnasium.Env):
             "video_position": self._video_position,
             "video_open": self._video is not None,
             "color": None if self._color is None else {key: rgb.copy() for key, rgb in self._color.items()},
+            "look": copy.deepcopy(self._look),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -232,6 +242,7 @@ class DMCEnv(gymnasium.Env):
         self._stack[:] = state["stack"]
         if state["color"] is not None:
             self._show_color({key: np.asarray(rgb, np.float64) for key, rgb in state["color"].items()})
+        self._show_look(copy.deepcopy(state.get("look", {})))  # states of version 0.1 have none
         if state["video_open"]:
             self._open_video()
         self._video_position = int(state["video_position"])
@@ -283,7 +294,7 @@ class DMCEnv(gymnasium.Env):
 
     def _draw_color(self) -> ColorSetting:
         if self._colors is None:
-            color = draw_color(self.np_random, STD[str(self.mode.level)])
+            color = draw_color(self.np_random, STD[str(self.mode.level)], default_colors(self.task_name))
         else:
             color = self._colors[self.np_random.integers(len(self._colors))]
         self._show_color(color)
@@ -293,6 +304,11 @@ class DMCEnv(gymnasium.Env):
         self._open_camera()
         self._painter.set_colors(color)
         self._color = color
+
+    def _show_look(self, look: Look) -> None:
+        self._open_camera()
+        self._perturber.show(look, self._color)
+        self._look = look
 
     def _open_video(self) -> str:
         index = self._episode % len(self._videos)
@@ -320,6 +336,15 @@ class DMCEnv(gymnasium.Env):
             raise UserError(f"The action contains NaN: {values}; check the policy for a diverged network.")
         values = np.clip(values, -1.0, 1.0)
         return self._action_low + (values + 1.0) * 0.5 * (self._action_high - self._action_low)
+
+
+def _load(domain: str, task: str, seed: int) -> Environment:
+    """dm_control's environment: a task of its suite, or robot push, which is made like one."""
+    if domain == "robot":
+        from softaug.envs import robot_push
+
+        return robot_push.load(ROBOT_TASKS[f"robot_{task}"], random=seed)
+    return suite.load(domain, task, task_kwargs={"random": seed})
 
 
 def _check_whole(name: str, value: Any, low: int, high: int) -> None:

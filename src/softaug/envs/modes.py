@@ -1,4 +1,4 @@
-"""What the world looks like: the training look or one of the benchmark's test distributions (SPEC §6)."""
+"""What the world looks like: the training look or one of the test distributions (SPEC §6, §7)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,34 @@ from softaug.errors import UserError
 
 @dataclass(frozen=True)
 class Mode:
-    """One visual distribution, as a value; code asks for its fields and never looks inside its name.
-
-    A further axis of variation (camera, light, texture) is a further field with a default that changes
-    nothing.
-    """
+    """One visual distribution, as a value; code asks for its fields and never looks inside its name."""
 
     family: str
-    """`train` (dm_control's own look), `color` (recoloured scene) or `video` (video behind the robot)."""
+    """`train` (the task's own look), `color` (recoloured scene), `video` (video behind the robot), or an axis alone:
+    `camera`, `light`, `texture`."""
     level: str | None
     """`easy` or `hard` test distribution, `random` (fresh draws, for training), or None."""
     split: str
     """`train`: an agent may be trained in it; `test`: held out."""
+    camera: str | None = None
+    """How far the camera's place, direction and field of view are off: None (not at all), `easy` or `hard`."""
+    light: str | None = None
+    """How much the lights' place, brightness and colour change."""
+    texture: str | None = None
+    """How much the patterns of floor and table change."""
+    label: str | None = None
+    """The name, where it does not follow from family and level."""
 
     @property
     def name(self) -> str:
+        if self.label is not None:
+            return self.label
         return self.family if self.level is None else f"{self.family}_{self.level}"
+
+    @property
+    def perturbed(self) -> bool:
+        """Whether any of camera, light and texture changes from episode to episode."""
+        return any(level is not None for level in (self.camera, self.light, self.texture))
 
     def __str__(self) -> str:
         return self.name
@@ -40,7 +52,7 @@ class Mode:
         raise UserError(f"Unknown mode {name!r}; choose one of {', '.join(mode.name for mode in MODES)}.")
 
 
-MODES: tuple[Mode, ...] = (
+BENCHMARK_MODES: tuple[Mode, ...] = (
     Mode("train", None, "train"),
     Mode("color", "easy", "test"),
     Mode("color", "hard", "test"),
@@ -49,4 +61,19 @@ MODES: tuple[Mode, ...] = (
     # Domain randomisation (SPEC §5, sac_dr): the distribution of color_hard, never its 100 test draws.
     Mode("color", "random", "train"),
 )
+AXIS_MODES: tuple[Mode, ...] = (
+    Mode("camera", "easy", "test", camera="easy"),
+    Mode("camera", "hard", "test", camera="hard"),
+    Mode("light", "easy", "test", light="easy"),
+    Mode("light", "hard", "test", light="hard"),
+    Mode("texture", "easy", "test", texture="easy"),
+    Mode("texture", "hard", "test", texture="hard"),
+)
+# The paper's tests of the robot (SPEC §7): random colours or a video, each with all three axes. The axes are `easy`
+# here, for the paper speaks of "random perturbations" and gives no size; only brightness varies in an easy texture, so none is keyed out as green.
+ROBOT_MODES: tuple[Mode, ...] = (
+    Mode("color", "hard", "test", camera="easy", light="easy", texture="easy", label="random_colors"),
+    Mode("video", "easy", "test", camera="easy", light="easy", texture="easy", label="video_background"),
+)
+MODES: tuple[Mode, ...] = (*BENCHMARK_MODES, *AXIS_MODES, *ROBOT_MODES)
 MODE_NAMES: tuple[str, ...] = tuple(mode.name for mode in MODES)

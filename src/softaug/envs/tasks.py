@@ -1,4 +1,4 @@
-"""Task names and action repeats (SPEC §3); knows nothing of MuJoCo, so it costs nothing to import."""
+"""Task names and what each fixes (SPEC §3, §7); knows nothing of MuJoCo, so it costs nothing to import."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ PAPER_TASKS: dict[str, int] = {
     "finger_spin": 2,
 }
 DEFAULT_ACTION_REPEAT = 4
+DEFAULT_FRAME_STACK = 3
+
+# Robot push (SPEC §7) and the number of its action's components. Its env step is a whole decision, seen in one frame.
+ROBOT_TASKS: dict[str, int] = {"robot_push": 2, "robot_push_3d": 3}
+ROBOT_ACTION_REPEAT = 1
+ROBOT_FRAME_STACK = 1
 
 # Every dm_control suite task. Written out so that Gymnasium ids can be registered without importing
 # dm_control (a second or more); a test compares it with `dm_control.suite.ALL_TASKS`.
@@ -39,21 +45,27 @@ SUITE: dict[str, tuple[str, ...]] = {
 }
 _DOMAIN_AND_TASK = {f"{domain}_{task}": (domain, task) for domain, tasks in SUITE.items() for task in tasks}
 SUITE_TASKS: tuple[str, ...] = tuple(_DOMAIN_AND_TASK)
+ALL_TASKS: tuple[str, ...] = (*SUITE_TASKS, *ROBOT_TASKS)
 
 
 def domain_and_task(name: str) -> tuple[str, str]:
-    """`"ball_in_cup_catch"` -> `("ball_in_cup", "catch")`."""
+    """`"ball_in_cup_catch"` -> `("ball_in_cup", "catch")`; `"robot_push"` -> `("robot", "push")`."""
     try:
-        return _DOMAIN_AND_TASK[name]
+        return ("robot", name.removeprefix("robot_")) if name in ROBOT_TASKS else _DOMAIN_AND_TASK[name]
     except (KeyError, TypeError):
         others = ", ".join(task for task in SUITE_TASKS if task not in PAPER_TASKS)
         raise UserError(
-            f"Unknown task {name!r}; choose one of the benchmark's {', '.join(PAPER_TASKS)} "
-            f"or another dm_control suite task: {others}."
+            f"Unknown task {name!r}; choose one of the benchmark's {', '.join(PAPER_TASKS)}, "
+            f"{', '.join(ROBOT_TASKS)}, or another dm_control suite task: {others}."
         ) from None
 
 
 def action_repeat(name: str) -> int:
-    """Env steps (frames) per agent decision: the paper's for its five tasks, 4 for any other."""
+    """Env steps (frames) per agent decision: the paper's for its tasks, 4 for any other of the suite."""
     domain_and_task(name)
-    return PAPER_TASKS.get(name, DEFAULT_ACTION_REPEAT)
+    return ROBOT_ACTION_REPEAT if name in ROBOT_TASKS else PAPER_TASKS.get(name, DEFAULT_ACTION_REPEAT)
+
+
+def frame_stack(name: str) -> int:
+    """Frames in an observation (k): 1 for the robot, else 3; also for a task that is not one of ours."""
+    return ROBOT_FRAME_STACK if name in ROBOT_TASKS else DEFAULT_FRAME_STACK

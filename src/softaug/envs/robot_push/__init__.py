@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
-from dm_control.mujoco import wrapper
-from dm_control.rl import control
 
-from softaug.envs.robot_push.scene import TIMESTEP, compile_model
-from softaug.envs.robot_push.task import DECISION_SECONDS, EPISODE_DECISIONS, Physics, RobotPush
+from softaug.envs import gl
+
+gl.choose_backend()  # before dm_control is imported, which loads the back end
+
+from dm_control.mujoco import wrapper  # noqa: E402
+from dm_control.rl import control  # noqa: E402
+
+from softaug.envs.robot_push.scene import TIMESTEP, compile_model  # noqa: E402
+from softaug.envs.robot_push.task import DECISION_SECONDS, EPISODE_DECISIONS, Physics, RobotPush  # noqa: E402
 
 
 def load(action_dims: int = 2, random: int | np.random.RandomState = 0) -> control.Environment:
@@ -18,7 +21,6 @@ def load(action_dims: int = 2, random: int | np.random.RandomState = 0) -> contr
     action_dims: 2 moves the hand in the table's plane, 3 also up and down.
     """
     physics = Physics.from_model(wrapper.MjModel(compile_model()))
-    # Half a decision more, so that rounding in the quotient cannot add one.
     return control.Environment(
         physics,
         RobotPush(action_dims, random),

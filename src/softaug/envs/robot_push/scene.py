@@ -14,6 +14,8 @@ import mujoco
 import numpy as np
 from dm_control.suite import common
 
+from softaug.envs.color import ROBOT_COLORS
+
 TIMESTEP = 0.004
 CUBE_HALF_SIZE = 0.03
 GOAL_RADIUS = 0.06
@@ -21,8 +23,6 @@ PUSHER_RADIUS = 0.03
 FINGER_ANGLE = 1.35  # radians: the joints' upper limit, fingers closed
 ARM_JOINTS = tuple(f"arm/joint_{i}" for i in range(1, 7))
 TIP_SITE = "tip"
-TABLE_RGB = (0.72, 0.70, 0.66)
-ARM_RGB = (0.22, 0.23, 0.26)
 
 # Stiff and critically damped for the joints' armature (4 and 2 kg m²), with the torque limits of Kinova's data sheet
 # doubled: gravity is compensated here, inertia is not.
@@ -37,21 +37,21 @@ _SCENE = f"""
   <compiler angle="radian"/>
   <option timestep="{TIMESTEP}" integrator="implicitfast"/>
   <visual>
-    <headlight ambient=".35 .35 .35" diffuse=".35 .35 .35" specular="0 0 0"/>
+    <headlight ambient=".35 .35 .35" diffuse=".3 .3 .3" specular="0 0 0"/>
     <map znear=".02" zfar="30"/>
     <quality shadowsize="1024"/>
     <global offwidth="640" offheight="480"/>
   </visual>
   <asset>
     <texture name="table" type="2d" builtin="flat" rgb1="1 1 1" width="256" height="256"/>
-    <material name="table" texture="table" rgba="{TABLE_RGB[0]} {TABLE_RGB[1]} {TABLE_RGB[2]} 1" specular=".1"/>
+    <material name="table" texture="table" specular=".1"/>
     <material name="rings" rgba=".75 .75 .78 1"/>
     <material name="cube" rgba=".95 .80 .05 1" specular=".2"/>
     <material name="goal" rgba=".85 .08 .08 1" specular="0"/>
   </asset>
   <worldbody>
-    <light name="light" pos=".7 -.5 1.7" dir="-.15 .3 -1" diffuse=".65 .65 .65" specular=".2 .2 .2"/>
-    <camera name="front" pos="1.37 0 .80" xyaxes="0 1 0 -.55 0 .835" fovy="33"/>
+    <light name="light" pos=".7 -.5 1.7" dir="-.15 .3 -1" diffuse=".55 .55 .55" specular=".15 .15 .15"/>
+    <camera name="front" pos="1.37 0 .80" xyaxes="0 1 0 -0.576 0 0.817" fovy="35"/>
     <geom name="floor" type="plane" pos="0 0 -.75" size="2.2 2.2 .1" material="grid" contype="0" conaffinity="0"/>
     <body name="table">
       <geom name="table" type="box" pos=".38 0 -.02" size=".56 .65 .02" material="table" friction=".5 .005 .0001"/>
@@ -81,7 +81,8 @@ def compile_model() -> mujoco.MjModel:
     spec.attach(_arm_with_hand(), frame=spec.frame("mount"), prefix="arm/")
     for name in ("grid", "self"):
         spec.material(name).reflectance = 0.0  # a mirror image would be a second rendering of the scene
-    spec.material("self").rgba = [*ARM_RGB, 1.0]
+    for name in ("self", "table"):
+        spec.material(name).rgba = [*ROBOT_COLORS[f"{name}_rgb"], 1.0]
     for geom in spec.geoms:
         if geom.name.startswith("arm/"):
             # The meshes are only drawn. What touches the cube is one capsule around the closed fingers: a single

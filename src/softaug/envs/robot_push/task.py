@@ -9,12 +9,11 @@ import collections
 
 import numpy as np
 from dm_control import mujoco as dm_mujoco
-from dm_control.rl import control
 from dm_control.suite import base
 from dm_env import specs
 
 from softaug.envs.robot_push.kinematics import ArmKinematics
-from softaug.envs.robot_push.scene import ARM_JOINTS, CUBE_HALF_SIZE, GOAL_RADIUS, TIMESTEP, TIP_SITE
+from softaug.envs.robot_push.scene import ARM_JOINTS, CUBE_HALF_SIZE, GOAL_RADIUS, TIP_SITE
 
 EPISODE_DECISIONS = 50
 DECISION_SECONDS = 0.3
