@@ -222,6 +222,12 @@ def parse_test_env(entry: str) -> tuple[str, str]:
     return (name if equals else "test"), spec
 
 
+def default_directory(config: Config) -> Path:
+    """Where a run goes unless the user says otherwise."""
+    task = config.task.translate({ord(":"): ".", ord("<"): None, ord(">"): None})
+    return Path("runs") / f"{task}-{config.method}-{config.preset}-{config.seed}"
+
+
 def differences(ours: Config, theirs: Config) -> list[str]:
     """What differs between two configs and could change results, one sentence part a field."""
     return [
@@ -360,6 +366,7 @@ def _check(config: Config) -> None:
                 f"crop_size {config.crop_size} is too small for {len(config.strides)} convolutions with strides "
                 f"{','.join(map(str, config.strides))}; make it larger or use fewer --filters and --strides"
             )
+    _check_own_env(config)
     if not config.eval_modes or len(set(config.eval_modes)) < len(config.eval_modes):
         raise UserError(
             f"eval_modes must name at least one mode, and each once, not {list(config.eval_modes)}"
@@ -372,7 +379,6 @@ def _check(config: Config) -> None:
         raise UserError(
             f"random_decisions {config.random_decisions} is too few for a batch of {config.batch_size}; raise it"
         )
-    _check_own_env(config)
 
 
 # In angle brackets: a function that was given in Python and cannot be imported by name (a lambda).

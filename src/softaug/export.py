@@ -106,18 +106,21 @@ def describe(run: Run) -> dict[str, Any]:
         "frame_stack": config.frame_stack,
         "action_dim": action_dim(run.weights),
         "action": "float32 in [-1, 1], to be mapped to the actuators' range",
-        "action_repeat": config.action_repeat or action_repeat(config.task),
+        "action_repeat": config.action_repeat or (1 if config.own_env else action_repeat(config.task)),
         "softaug": softaug.__version__,
     }
 
 
 def real_observations(
-    run: Run, env_factory: EnvFactory, modes: Sequence[str] = ("train", "color_hard"), count: int = 8
+    run: Run, env_factory: EnvFactory, modes: Sequence[str] | None = None, count: int = 8
 ) -> np.ndarray:
-    """`count` observations the policy meets at the start of an episode in each of `modes`: (B, 3k, H, W)."""
+    """`count` observations the policy meets at the start of an episode in each of `modes`: (B, 3k, H, W).
+
+    modes: by default two that look different, or those of the user's own environment.
+    """
     policy = run.policy(adapt=False)()
     collected = []
-    for mode in modes:
+    for mode in modes or tuple(run.config.own_modes) or ("train", "color_hard"):
         env_seed, _ = Task(mode, 0).seeds(0)
         env = env_factory(mode, env_seed)
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from softaug import checkpoint, log, rundir
+from softaug import checkpoint, log, own_envs, rundir
 from softaug.agent import Agent, choose_device, make_agent
-from softaug.config import Config
+from softaug.config import Config, default_directory
 from softaug.envs.factory import ConfigEnvs
+from softaug.envs.own_import import MakeEnv
 from softaug.errors import UserError
 from softaug.evaluation import EnvFactory, evaluate
 from softaug.files import write_atomically
@@ -320,30 +321,48 @@ class Training:
         self.losses.load_state(tree["losses"], self.agent.device)
         self.agent.load_state(tree["agent"])
         self.replay.load_state(tree["replay"])
-        self.stepper.set_state(tree["env"])
         self.slots_saved = self.replay.added
+        if tree["env"] is not None:
+            self.stepper.set_state(tree["env"])
+        else:
+            # Not exact, but sound: in the replay the old episode ends here as at a time limit. The seed follows from
+            # where the run is, so that a run resumed twice at the same place is the same twice.
+            self.console.say(
+                "the environment cannot save its state (it has no get_state() and set_state(state)): the interrupted "
+                "episode is dropped and a new one begins, so the run differs from one that was never interrupted"
+            )
+            self.begin_episode(seed=resume_seed(self.config.seed, self.at.decisions))
         self._seconds_before = self.at.seconds
         self._logged_at = (self._started, self.at.decisions)
 
 
 def train(
-    config: Config,
-    out: Path | str,
+    config: Config | None = None,
+    out: Path | str | None = None,
     *,
+    env: MakeEnv | str | None = None,
+    test_envs: Mapping[str, MakeEnv | str] | None = None,
     env_factory: EnvFactory | None = None,
     images: ImageSource | None = None,
     resume: bool = False,
     keep_replay: bool = False,
     quiet: bool = False,
+    **settings: Any,
 ) -> Result:
-    """Train one agent in the directory `out`, and evaluate it.
+    """Train one agent in the directory `out` (by default runs/...), and evaluate it.
 
-    env_factory: (mode, seed) -> environment with the interface of `softaug.make_env`; by default that, as the config says.
+    config: made by `make_config`; without it, `settings` are what `make_config` is given (method="soda", seed=1, ...).
+    env: an environment of your own: a function without arguments that returns a Gymnasium environment with continuous
+        actions, or its `module:callable`. test_envs: name -> function of a distribution to evaluate in.
+    env_factory: (mode, seed) -> environment with the interface of `softaug.make_env`, instead of `env`.
     images: the overlay's image source; by default the one the config names.
     resume: go on with the run in `out`; `config` may differ only where results cannot.
     keep_replay: keep the replay's files when the run is finished.
     """
-    out = Path(out)
+    if env is not None and env_factory is not None:
+        raise UserError("give env or env_factory, not both")
+    config, given_envs, notes = own_envs.choose(config, out, env, test_envs, resume=resume, settings=settings)
+    out = Path(out or default_directory(config))
     keep_freed_memory()
     with ExitStack() as stack:
         if config.threads:
@@ -351,6 +370,8 @@ def train(
             torch.set_num_threads(config.threads)
         console = log.ConsoleProgress(f"{config.task} {config.method}", config.decisions, quiet=quiet)
         stack.enter_context(closing(console))
+        for note in notes:
+            console.say(note)
         if resume:
             run = stack.enter_context(closing(rundir.reopen_run(out, config)))
             if run.finished:
@@ -366,13 +387,13 @@ def train(
         if images is None and config.row.strong == "overlay":
             images = image_source(config.images or None)
         facts = rundir.run_facts(device, {} if env_factory else rundir.all_media(config, images))
-        envs = env_factory or ConfigEnvs(config)
+        envs = env_factory or given_envs or ConfigEnvs(config)
         make_env = partial(envs, config.row.train_mode, config.seed)
         stepper = stack.enter_context(closing(make_stepper(make_env, own_process=config.env_process)))
         obs_shape, action_shape = stepper.observation_space.shape, stepper.action_space.shape
         assert obs_shape is not None and action_shape is not None
         agent = make_agent(config, obs_shape, action_shape[0], images=images)
-        sizes = rundir.replay_sizes(config, stepper, fixed_length=env_factory is None)
+        sizes = rundir.replay_sizes(config, stepper, fixed_length=env_factory is None and not config.own_env)
         rundir.check_disk(out, config, sizes)
 
         if not resume:
@@ -427,6 +448,11 @@ def open_log(config: Config, run: rundir.RunDirectory, tree: dict[str, Any] | No
 def evaluation_seed(seed: int) -> int:
     """A seed of its own for evaluations, the same at each, so that curves compare like with like."""
     return int(np.random.SeedSequence([seed, 2]).generate_state(1)[0] >> 1)
+
+
+def resume_seed(seed: int, decisions: int) -> int:
+    """The seed of the episode begun by a resume that could not go on with the old one."""
+    return int(np.random.SeedSequence([seed, 3, decisions]).generate_state(1)[0] >> 1)
 
 
 def tensors_in(tree: Any, path: str = "agent") -> Iterator[tuple[str, torch.Tensor]]:

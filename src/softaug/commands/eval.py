@@ -23,8 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import softaug
+from softaug.config import Config
 from softaug.envs import Mode
-from softaug.envs.factory import ConfigEnvs, hash_of, media_facts
+from softaug.envs.factory import ConfigEnvs, hash_of, media_facts, modes_of, own_spec
 from softaug.errors import UserError
 from softaug.evaluation import Episode, play_episodes, summarise, tasks_of
 from softaug.files import write_atomically
@@ -38,7 +39,12 @@ PLAIN_SECONDS = 30.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
-    parser.add_argument("--modes", default=DEFAULT_MODES, metavar="A,B", help="modes, comma-separated")
+    add_optional(
+        parser,
+        "--modes",
+        metavar="A,B",
+        help=f"modes, comma-separated (default: {DEFAULT_MODES}; of your own environment all)",
+    )
     parser.add_argument("--episodes", type=int, default=10, metavar="N", help="episodes per mode")
     parser.add_argument(
         "--workers",
@@ -83,7 +89,7 @@ def add_optional(parser: argparse.ArgumentParser, flag: str, **settings: Any) ->
 
 def run(args: argparse.Namespace) -> int:
     trained = with_media(load_run(args.run_dir, args.checkpoint), args)
-    modes = parse_modes(args.modes)
+    modes = default_modes(trained.config) if args.modes is None else parse_modes(args.modes, trained.config)
     variants = [args.adapt] if args.adapt is not None else [False, True][: 1 + trained.config.row.adapts]
     check_adapt(trained, args.adapt)
     tasks_of(modes, args.episodes)
@@ -174,9 +180,20 @@ def check_adapt(trained: Run, adapt: bool | None) -> None:
         raise UserError(f"{trained.config.method} does not adapt at test time; leave --adapt out")
 
 
-def parse_modes(text: str) -> list[str]:
-    """Known modes, comma-separated."""
-    return [Mode.parse(name.strip()).name for name in text.split(",") if name.strip()]
+def default_modes(config: Config) -> list[str]:
+    """The benchmark's five, or all that the user's own environment has."""
+    return list(modes_of(config)) if config.own_env else DEFAULT_MODES.split(",")
+
+
+def parse_modes(text: str, config: Config | None = None) -> list[str]:
+    """Known modes, comma-separated: those of the config's task, or of the benchmark."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if config is not None and config.own_env:
+            own_spec(config, name)
+        else:
+            Mode.parse(name)
+    return names
 
 
 def default_workers() -> int:
@@ -187,7 +204,11 @@ def default_workers() -> int:
 
 def episode_key(trained: Run, seed: int, adapt: bool, media: dict[str, Any] | None) -> str:
     """A hash of everything an episode's return depends on besides its mode and number."""
-    names = ("task", "method", "image_size", "crop_size", "frame_stack", "action_repeat", "render")
+    names: tuple[str, ...] = (
+        "task", "method", "image_size", "crop_size", "frame_stack", "action_repeat", "render",
+    )  # fmt: skip
+    if trained.config.own_env:
+        names += ("image_key", "episode_decisions")
     settings = {name: getattr(trained.config, name) for name in names}
     return hash_of([trained.sha256, seed, adapt, media, settings, softaug.__version__])
 
@@ -195,7 +216,7 @@ def episode_key(trained: Run, seed: int, adapt: bool, media: dict[str, Any] | No
 def _default_path(trained: Run, args: argparse.Namespace, modes: Sequence[str]) -> Path:
     """In RUN/eval, so that other checkpoints, seeds, modes or media get files of their own."""
     name = f"{trained.checkpoint.name}-seed{args.seed}-{args.episodes}ep"
-    if modes != DEFAULT_MODES.split(","):
+    if modes != default_modes(trained.config):
         name += "-" + "+".join(modes)
     if args.videos is not None or args.colors is not None:
         name += "-media" + hash_of([args.videos, args.colors])[:8]

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from PIL import Image
 from rich.console import Console
 
 from softaug.commands.eval import (
@@ -35,6 +36,7 @@ class Filmed(gymnasium.Wrapper):
     """Records every frame of `env` beside that of `large`, the same episode rendered larger.
 
     Both environments get the same seeds and actions, so they are in the same state; only `env` is seen by the agent.
+    full_frame: show the picture that `env` (an adapted environment of the user's own) was given, instead of `large`.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Filmed(gymnasium.Wrapper):
         *,
         size: int,
         crop_size: int,
+        full_frame: bool = False,
     ):
         super().__init__(env)
         self.large, self.recorder, self.size, self.crop_size = large, recorder, size, crop_size
+        self.full_frame = full_frame
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -72,8 +76,11 @@ class Filmed(gymnasium.Wrapper):
         pictures = [
             enlarge(seen[margin : margin + self.crop_size, margin : margin + self.crop_size], self.size)
         ]
+        gap = np.zeros((self.size, GAP, 3), np.uint8)
         if large_obs is not None:
-            pictures += [np.zeros((self.size, GAP, 3), np.uint8), newest_frame(large_obs)]
+            pictures += [gap, newest_frame(large_obs)]
+        if self.full_frame:
+            pictures += [gap, to_height(self.env.get_wrapper_attr("full_frame"), self.size)]
         self.recorder.add(np.concatenate(pictures, axis=1))
 
 
@@ -83,9 +90,20 @@ def enlarge(picture: np.ndarray, size: int) -> np.ndarray:
     return picture[index][:, index]
 
 
+def to_height(picture: np.ndarray, height: int) -> np.ndarray:
+    """A picture (H, W, 3) at another height, in its own proportions."""
+    width = max(1, round(picture.shape[1] * height / picture.shape[0]))
+    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
-    parser.add_argument("--mode", default="train", choices=MODE_NAMES, help="what the world looks like")
+    parser.add_argument(
+        "--mode",
+        default="train",
+        metavar="NAME",
+        help=f"what the world looks like: {', '.join(MODE_NAMES)}, or a mode of your own environment",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="video to write")
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="episodes, one after the other")
     parser.add_argument(
@@ -113,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--size must be an even number from 16 to 1024, not {args.size}")
     if not 0 < args.fps <= 240:
         raise UserError(f"--fps must lie between 0 and 240, not {args.fps:g}")
-    tasks = tasks_of(parse_modes(args.mode), args.episodes)
+    tasks = tasks_of(parse_modes(args.mode, trained.config), args.episodes)
 
     with Recorder(args.out, fps=args.fps, min_size=args.size) as recorder:
 
@@ -121,9 +139,11 @@ def run(args: argparse.Namespace) -> int:
             config = trained.config
             crop_size = min(config.crop_size, args.size)
             larger = dataclasses.replace(config, image_size=args.size, crop_size=crop_size, frame_stack=1)
-            large = ConfigEnvs(larger)(mode, seed) if args.large else None
+            # Of the user's own world there is one only (it may be a robot): its camera's picture is shown large.
+            own = args.large and config.own_env
+            large = ConfigEnvs(larger)(mode, seed) if args.large and not own else None
             small = ConfigEnvs(config)(mode, seed)
-            return Filmed(small, large, recorder, size=args.size, crop_size=config.crop_size)
+            return Filmed(small, large, recorder, size=args.size, crop_size=config.crop_size, full_frame=own)
 
         episodes = list(play_episodes(trained.policy(adapt), filmed, tasks, args.seed))
     facts = {

@@ -11,7 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from softaug.config import Config, add_config_arguments, given_arguments, make_config, read_config
+from softaug.config import (
+    Config,
+    add_config_arguments,
+    default_directory,
+    given_arguments,
+    make_config,
+    read_config,
+)
 from softaug.errors import UserError
 from softaug.media.notes import media_note
 from softaug.methods import get_method
@@ -26,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where")
     where.add_argument(
         "--out", type=Path, metavar="DIR", help="directory of the run [runs/TASK-METHOD-PRESET-SEED]"
+    )
+    where.add_argument(
+        "--env",
+        metavar="MODULE:CALLABLE",
+        help="your own environment instead of a --task: a function without arguments that returns a Gymnasium "
+        "environment; the current directory is on the path (see also --test-env, --image-key, --episode-decisions)",
     )
     where.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in DIR, exactly")
     where.add_argument(
@@ -53,6 +66,13 @@ def run(args: argparse.Namespace) -> int:
 def choose_run(args: argparse.Namespace) -> tuple[Config, Path]:
     """The config and the directory that the flags ask for."""
     given = given_arguments(args)
+    if args.env is not None:
+        if ":" not in args.env:
+            raise UserError(
+                f"--env {args.env} is no module:callable; give for example --env my_robot:make_env"
+            )
+        if given.setdefault("task", args.env) != args.env:
+            raise UserError("--task and --env exclude each other; give one of them")
     if args.resume is not None:
         if args.out is not None:
             raise UserError("--out and --resume exclude each other; a resumed run stays in its directory")
@@ -60,8 +80,7 @@ def choose_run(args: argparse.Namespace) -> tuple[Config, Path]:
             given["method"] = get_method(given["method"]).name  # `soda` is `soda_overlay`: no difference
         return dataclasses.replace(read_config(args.resume / "config.json"), **given), args.resume
     config = make_config(**given)
-    name = f"{config.task}-{config.method}-{config.preset}-{config.seed}"
-    return config, args.out or Path("runs") / name
+    return config, args.out or default_directory(config)
 
 
 def show(evaluation: dict, adapted: dict, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -81,6 +82,7 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
         self._video: int | None = None
         self._position = 0
         self._shift: Shift | None = None
+        self._background_seen = False
         self._seed(seed)
 
     def reset(
@@ -195,6 +197,17 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
 
     def _background(self, picture: np.ndarray) -> np.ndarray:
         """Bool (H, W) for a picture (H, W, 3)."""
+        mask = self._find_background(picture)
+        if not self._background_seen and not mask.any():
+            warnings.warn(
+                f"{self.mode}: no pixel of the first picture is background, so no distractor shows in it"
+                + ("; the camera sees no sky: try video_hard" if self.mode.name == "video_easy" else ""),
+                stacklevel=4,
+            )
+        self._background_seen = True
+        return mask
+
+    def _find_background(self, picture: np.ndarray) -> np.ndarray:
         if self._mask is not None:
             mask = np.asarray(self._mask(picture))
             if mask.dtype != bool or mask.shape != picture.shape[:2]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
 import softaug.envs
-from softaug.config import Config
+from softaug.config import Config, unknown_own_mode
 from softaug.envs.color import color_settings
-from softaug.envs.modes import Mode
+from softaug.envs.modes import MODE_NAMES, Mode
+from softaug.envs.own_import import MakeEnv, call, load_callable, source_facts
+from softaug.errors import UserError
 from softaug.media import video_source
 
 
@@ -24,6 +27,8 @@ class ConfigEnvs:
 
     def __call__(self, mode: str, seed: int) -> gymnasium.Env:
         config = self.config
+        if config.own_env:
+            return make_own_env(config, mode, load_callable(own_spec(config, mode)))
         return softaug.envs.make_env(
             config.task,
             mode,
@@ -37,13 +42,59 @@ class ConfigEnvs:
         )
 
 
+@dataclass(frozen=True)
+class CallableEnvs:
+    """The environments of a run whose functions were given in Python. Picklable if they are."""
+
+    config: Config
+    functions: Mapping[str, MakeEnv]
+    """Mode -> function; `train` among them."""
+
+    def __call__(self, mode: str, seed: int) -> gymnasium.Env:
+        own_spec(self.config, mode)
+        return make_own_env(self.config, mode, self.functions[mode])
+
+
+def make_own_env(config: Config, mode: str, function: MakeEnv) -> gymnasium.Env:
+    """The environment that the user's function makes, as the trainer wants it. Its seed comes with `reset`."""
+    from softaug.envs.own import PixelEnv
+
+    name = own_spec(config, mode)
+    return PixelEnv(
+        call(function, name),
+        image_size=config.image_size,
+        frame_stack=config.frame_stack,
+        action_repeat=config.action_repeat or 1,
+        image_key=config.image_key,
+        episode_decisions=config.episode_decisions,
+        name=name,
+    )
+
+
+def own_spec(config: Config, mode: str) -> str:
+    """The `module:callable` of a mode of the user's own environment."""
+    if mode not in config.own_modes:
+        raise UserError(unknown_own_mode(mode, config))
+    return config.own_modes[mode]
+
+
+def modes_of(config: Config) -> tuple[str, ...]:
+    """Every mode that the config's task can be seen in."""
+    return tuple(config.own_modes) if config.own_env else MODE_NAMES
+
+
 def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
-    """Where the mode's videos or colours come from, as JSON; None if it needs none. A wrong name is a `UserError`."""
+    """Where the mode's videos or colours come from, as JSON; None if it needs none. A wrong name is a `UserError`.
+
+    For an environment of the user's own: its function, and a checksum of the module that holds it.
+    """
+    if config.own_env:
+        return source_facts(own_spec(config, mode))
     parsed = Mode.parse(mode)
     if parsed.family == "video":
         return video_source(str(parsed.level), config.videos or None).describe()
     if parsed.family == "color":
-        settings, kind = color_settings(parsed, config.colors or None)
+        settings, kind = color_settings(parsed, config.colors or None, config.task)
         content = [{key: rgb.tolist() for key, rgb in setting.items()} for setting in settings or []]
         return {"kind": kind, "settings": len(content), "sha256": hash_of(content)}
     return None
