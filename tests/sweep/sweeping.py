@@ -91,3 +91,15 @@ TINY: dict[str, Any] = {
     "device": "cpu",
     "env_process": False,
 }
+
+
+def flags(**overrides: Any) -> list[str]:
+    """`TINY` for the command line."""
+    given = ["--tasks", "cartpole_balance", "--methods", "sac"]
+    for name, value in {**TINY, **overrides}.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            given.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            given += [f"--{flag}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return given

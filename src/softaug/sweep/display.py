@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -23,6 +22,9 @@ READ_SECONDS = 2.0
 """Time between looks at the runs' files."""
 PLAIN_SECONDS = 60.0
 """Time between lines about a run that goes on, when the output is no terminal."""
+
+WIDE = 100
+"""Columns of a terminal on which everything has room."""
 
 ORDER = (RUNNING, FAILED, INTERRUPTED, WAITING, FINISHED)
 """What to see first where not everything fits."""
@@ -44,11 +46,7 @@ class Row:
 
     @property
     def shown_state(self) -> str:
-        return (
-            f"{self.state}, try {self.attempts}"
-            if self.state == RUNNING and self.attempts > 1
-            else self.state
-        )
+        return f"try {self.attempts}" if self.state == RUNNING and self.attempts > 1 else self.state
 
 
 def read_row(run: PlannedRun, sweep: str) -> Row:
@@ -102,7 +100,10 @@ class Display:
         self._looked = now
         rows = [self._row(number) for number in range(len(self._runs))]
         if self._live is not None:
-            below = Text(summary(rows) + (f"\n{self._note}" if self._note else ""), style="bold")
+            left = sweep_seconds_left(rows)
+            below = Text(summary(rows), style="bold")
+            below.append(f"; about {duration(left)} left" if left is not None else "")
+            below.append(f"\n{self._note}" if self._note else "")
             # Table heading and borders, the line about hidden rows and those below.
             fitting = max(3, self._console.height - 8)
             self._live.update(Group(table(rows, self._console.width, most=fitting), below), refresh=True)
@@ -138,18 +139,23 @@ def table(rows: Sequence[Row], width: int, *, title: str | None = None, most: in
         numbered = sorted(range(len(rows)), key=lambda i: (ORDER.index(rows[i].state), i))[:most]
         shown = [rows[i] for i in sorted(numbered)]
     hidden = len(rows) - len(shown)
+    wide, going_on = width >= WIDE, any(row.state == RUNNING for row in rows)
     result = Table(
         title=title,
         caption=f"and {hidden} more" if hidden else None,
         box=None,
-        padding=(0, 2, 0, 0),
+        padding=(0, 2 if wide else 1, 0, 0),
         title_justify="left",
         caption_justify="left",
         header_style="bold",
     )
-    going_on = any(row.state == RUNNING for row in rows)
-    names = ["task", "method", "seed", "state", "decisions"]
-    names += ["frames"] if width >= 96 or not going_on else []
+    names = [
+        "task",
+        "method",
+        "seed",
+        "state",
+        *(["decisions", "frames"] if wide or not going_on else ["done"]),
+    ]
     names += ["per s", "ETA"] if going_on else []
     for name in [*names, "return"]:
         left = name in ("task", "method", "state")
@@ -168,6 +174,7 @@ def _cells(row: Row) -> dict[str, str | Text]:
         "seed": str(config.seed),
         "state": Text(row.shown_state, style=STYLES.get(row.state, "")),
         "decisions": f"{short(progress.decisions)}/{short(config.decisions)}",
+        "done": f"{100 * progress.decisions // config.decisions}%",
         "frames": short(progress.frames),
         "per s": f"{progress.rate:.1f}" if going and progress.rate is not None else "–",
         "ETA": duration(row.seconds_left),
@@ -195,6 +202,19 @@ def summary(rows: Sequence[Row]) -> str:
     """How many runs are in which state."""
     counts = Counter(row.state for row in rows)
     return f"{len(rows)} runs: " + ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
+
+
+def sweep_seconds_left(rows: Sequence[Row]) -> float | None:
+    """Until the whole sweep is done, if what waits takes as long as what runs; None before speeds are known."""
+    running = [row for row in rows if row.state == RUNNING]
+    left = [row.seconds_left for row in running if row.seconds_left is not None]
+    whole = [
+        row.run.config.decisions / row.progress.overall_rate for row in running if row.progress.overall_rate
+    ]
+    if not left or len(left) < len(running):
+        return None
+    waiting = sum(row.state == WAITING for row in rows)
+    return max((sum(left) + waiting * sum(whole) / len(whole)) / len(running), *left)
 
 
 def as_json(outcomes: Sequence[Outcome]) -> Mapping[str, object]:
@@ -228,5 +248,8 @@ def short(count: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Hours, minutes and seconds; days where there are any."""
-    return "–" if seconds is None else str(timedelta(seconds=round(seconds)))
+    """Hours, minutes and seconds; from a hundred hours on, days and hours."""
+    if seconds is None:
+        return "–"
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours < 100 else f"{hours // 24}d {hours % 24}h"

@@ -14,6 +14,7 @@ from typing import Any
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.interrupt import Interrupt
+from softaug.sweep import available_cores
 from softaug.sweep.display import Display
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import (
@@ -28,13 +29,9 @@ from softaug.sweep.supervise import (
     supervise,
 )
 
-try:
-    import ray
-    from ray.exceptions import RayError
-except ImportError:
-    raise UserError("--backend ray needs Ray; install it with: pip install 'softaug[ray]'") from None
-
 STOPPING = "Interrupted: the runs save their checkpoints. Ctrl-C again does not wait for them."
+TOKEN_FILE = Path.home() / ".ray" / "auth_token"
+"""where Ray keeps the token of clusters that ask for one, unless its environment variables say otherwise"""
 PASSED_ON = ("SOFTAUG_HOME",)
 """Environment variables that tasks see as the driver does, besides what their node sets."""
 
@@ -50,26 +47,42 @@ def run_on_ray(
     gpus_per_run: float,
 ) -> list[Outcome]:
     """Supervise every run in a task of its own, at most `workers` at a time."""
+    ray = import_ray()
     ours = not ray.is_initialized()
     if ours:
-        connect(address, cpus=orders.threads * (workers or 1), gpus=gpus_per_run)
+        connect(ray, address, cpus=orders.threads * (workers or 1))
     try:
-        warn_if_too_large(orders.threads, gpus_per_run, display)
-        return _Tasks(runs, orders, gpus_per_run).follow(workers or len(runs), interrupt, display)
+        if missing := no_node_for(ray, orders.threads, gpus_per_run):
+            if address is None and ours:
+                raise UserError(f"{missing}; ask for less, or give the --address of a larger cluster")
+            display.note(f"Waiting: {missing}.")  # a cluster that grows by itself may get one
+        return _Tasks(ray, runs, orders, gpus_per_run).follow(workers or len(runs), interrupt, display)
     finally:
         if ours:
             ray.shutdown()
 
 
-def connect(address: str | None, *, cpus: int, gpus: float) -> None:
+def import_ray() -> Any:
+    """The module ray, which reads its settings from the environment when it is imported."""
+    token = ("RAY_AUTH_TOKEN" in os.environ, "RAY_AUTH_TOKEN_PATH" in os.environ, TOKEN_FILE.is_file())
+    if any(token):
+        # As `ray start` does: a cluster started where there is a token asks every driver for it.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--backend ray needs Ray; install it with: pip install 'softaug[ray]'") from None
+    return ray
+
+
+def connect(ray: Any, address: str | None, *, cpus: int) -> None:
     """Join the cluster at `address`, or start a Ray of our own with at least `cpus`."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:
         # Nothing about a private Ray leaves the machine.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        options.update(address="local", include_dashboard=False, num_cpus=max(cores, cpus))
+        options.update(address="local", include_dashboard=False, num_cpus=max(available_cores(), cpus))
     else:
         options.update(address=address)
     try:
@@ -78,16 +91,18 @@ def connect(address: str | None, *, cpus: int, gpus: float) -> None:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"cannot connect to Ray at {address or 'this machine'} ({reason}); "
-            "check --address, or start a cluster with: ray start --head"
+            "check --address and, if the cluster asks for a token, RAY_AUTH_TOKEN_PATH; "
+            "a cluster is started with: ray start --head"
         ) from None
 
 
-def warn_if_too_large(cpus: int, gpus: float, display: Display) -> None:
-    """Say so if no node can hold a run now; a cluster that grows by itself may get one."""
+def no_node_for(ray: Any, cpus: int, gpus: float) -> str:
+    """A sentence part if no node can hold a run, else nothing."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
-        have = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
-        display.note(f"Waiting for a node with {cpus} CPUs and {gpus:g} GPUs; the cluster has: {have}.")
+    if any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+        return ""
+    have = "; ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+    return f"no node has {cpus} CPUs and {gpus:g} GPUs for a run (there are: {have})"
 
 
 def train_one(config: dict[str, Any], directory: str, orders: Orders) -> dict[str, Any]:
@@ -102,8 +117,8 @@ def train_one(config: dict[str, Any], directory: str, orders: Orders) -> dict[st
 class _Tasks:
     """The tasks of a sweep, by the number of their run."""
 
-    def __init__(self, runs: Sequence[PlannedRun], orders: Orders, gpus_per_run: float):
-        self.runs, self.orders = runs, orders
+    def __init__(self, ray: Any, runs: Sequence[PlannedRun], orders: Orders, gpus_per_run: float):
+        self.ray, self.runs, self.orders = ray, runs, orders
         self.refs: dict[Any, int] = {}
         self.outcomes: dict[int, Outcome] = {}
         passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -130,15 +145,15 @@ class _Tasks:
                     stopped = True
                     display.note(STOPPING)
                     for ref in self.refs:
-                        ray.cancel(ref, force=False)
-                done, _ = ray.wait(list(self.refs), timeout=POLL_SECONDS)
+                        self.ray.cancel(ref, force=False)
+                done, _ = self.ray.wait(list(self.refs), timeout=POLL_SECONDS)
                 for ref in done:
                     number = self.refs.pop(ref)
                     self.outcomes[number] = self.ended(number, ref, stopped)
                 display.look()
         except KeyboardInterrupt:  # the second one
             for ref in self.refs:
-                ray.cancel(ref, force=True)
+                self.ray.cancel(ref, force=True)
         return [
             self.outcomes.get(number) or self.outcome(run, INTERRUPTED)
             for number, run in enumerate(self.runs)
@@ -152,8 +167,8 @@ class _Tasks:
     def ended(self, number: int, ref: Any, stopped: bool) -> Outcome:
         run = self.runs[number]
         try:
-            return Outcome(run, **ray.get(ref))
-        except RayError as error:
+            return Outcome(run, **self.ray.get(ref))
+        except self.ray.exceptions.RayError as error:
             if run.begun() == FINISHED:
                 return self.outcome(run, FINISHED)
             if stopped:

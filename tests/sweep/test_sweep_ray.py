@@ -1,0 +1,197 @@
+"""A real Ray cluster on this machine: workers are killed in the middle, and the sweep still ends complete and correct."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweeping import flags, grid
+
+from softaug import log
+from softaug.checkpoint import find_checkpoint
+from softaug.errors import UserError
+from softaug.sweep import PlannedRun, on_ray, run_sweep
+from softaug.sweep.supervise import log_path
+
+DECISIONS = 250
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """Of clusters and drivers: a token of their own, and nothing sent anywhere."""
+    folder = Path(tempfile.mkdtemp(prefix="softaug-ray-"))  # short: Ray puts sockets into it
+    (folder / "token").write_text(uuid.uuid4().hex * 2)
+    yield {
+        **os.environ,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": str(folder),
+    }
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def cluster(environment):
+    """`ray start --head` with two CPUs; its address."""
+    pytest.importorskip("ray")
+    port, client_port = free_port(), free_port()
+    options = (
+        *("--head", "--block", "--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats"),
+        *(f"--port={port}", f"--ray-client-server-port={client_port}"),
+    )
+    command = [str(BIN / "ray"), "start", *options]
+    head = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert head.stdout is not None
+    said = []
+    for line in head.stdout:
+        said.append(line)
+        if "block forever" in line:
+            break
+    else:
+        raise AssertionError("ray start failed:\n" + "".join(said))
+    yield f"127.0.0.1:{port}"
+    head.terminate()
+    head.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> list[PlannedRun]:
+    """Two seeds trained by a local sweep that nothing disturbs."""
+    runs = grid(tmp_path_factory.mktemp("local"), 2, decisions=DECISIONS)
+    outcomes = run_sweep(runs, workers=2, cpus_per_run=1, quiet=True)
+    assert [(o.state, o.attempts) for o in outcomes] == [("finished", 1)] * 2, outcomes
+    return runs
+
+
+def start_sweep(out: Path, environment: dict[str, str], *options: str) -> subprocess.Popen[str]:
+    command = [
+        str(BIN / "softaug"),
+        "sweep",
+        "--out",
+        str(out),
+        "--backend",
+        "ray",
+        "--cpus-per-run",
+        "1",
+        "--json",
+    ]
+    return subprocess.Popen(
+        [*command, *flags(decisions=DECISIONS), *options],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for_checkpoint(run: PlannedRun, sweep: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 300
+    while not list((run.directory / "checkpoints").glob("0*")):
+        assert sweep.poll() is None and time.monotonic() < until, sweep.communicate()
+        time.sleep(0.05)
+
+
+def trainer(run: PlannedRun) -> int:
+    """The process that trains `run` now: the one whose output is the run's log, and not its helper."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            output, command = (process / "fd/1").readlink(), (process / "cmdline").read_bytes()
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        if output == log_path(run.directory) and b"softaug.sweep.worker" in command:
+            return int(process.name)
+    raise AssertionError(f"nobody trains {run.name}")
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def result_of(run: PlannedRun) -> dict[str, Any]:
+    """Everything a run ends with, bit for bit, except the wall clock."""
+    last = find_checkpoint(run.directory)
+    metrics = log.read_metrics(run.directory / "metrics.jsonl")
+    return {
+        "decisions": last.name,
+        "weights": (last / "tensors.safetensors").read_bytes(),
+        "policy": (last / "policy.safetensors").read_bytes(),
+        "final": json.loads((run.directory / "final_eval.json").read_text()),
+        "metrics": [{k: v for k, v in line.items() if k not in log.WALL_CLOCK} for line in metrics],
+    }
+
+
+def assert_equal_runs(left: PlannedRun, right: PlannedRun) -> None:
+    ours, theirs = result_of(left), result_of(right)
+    for part in ours:
+        assert ours[part] == theirs[part], part
+
+
+@pytest.mark.slow
+def test_killed_workers_and_a_complete_and_correct_sweep(cluster, environment, reference, tmp_path):
+    runs = grid(tmp_path, 2, decisions=DECISIONS)
+    sweep = start_sweep(tmp_path, environment, "--address", cluster, "--seeds", "0-1")
+    wait_for_checkpoint(runs[0], sweep)
+    worker = parent(trainer(runs[0]))
+    assert Path(f"/proc/{worker}/cmdline").read_bytes().startswith(b"ray::train_one")
+    os.kill(worker, signal.SIGKILL)  # the Ray worker: Ray begins its task anew
+    wait_for_checkpoint(runs[1], sweep)
+    os.kill(trainer(runs[1]), signal.SIGKILL)  # the training itself: `supervise` tries again
+    output, said = sweep.communicate(timeout=600)
+    assert sweep.returncode == 0, said
+    answer = json.loads(output)
+    assert answer["finished"] == 2 and [run["attempts"] for run in answer["runs"]] == [2, 2]
+    for run, untouched in zip(runs, reference, strict=True):
+        assert_equal_runs(run, untouched)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_another_backend_goes_on(environment, reference, tmp_path):
+    """On a Ray that the sweep starts by itself; what it leaves, a local sweep finishes."""
+    pytest.importorskip("ray")
+    run = grid(tmp_path, 1, decisions=DECISIONS)[0]
+    sweep = start_sweep(tmp_path, environment, "--seeds", "0", "--workers", "1")
+    wait_for_checkpoint(run, sweep)
+    sweep.send_signal(signal.SIGINT)
+    output, said = sweep.communicate(timeout=300)
+    assert sweep.returncode == 130, said
+    assert json.loads(output)["interrupted"] == 1
+    assert run.begun() == "begun"
+    assert "stopped after" in log_path(run.directory).read_text(), "it saved where it was, and said so"
+    # Two threads were allowed now, but a run that goes on keeps the one it began with.
+    (outcome,) = run_sweep([run], cpus_per_run=2, quiet=True)
+    assert outcome.state == "finished", outcome.error
+    assert_equal_runs(run, reference[0])
+
+
+def test_an_address_without_a_cluster_is_one_sentence(environment, tmp_path):
+    pytest.importorskip("ray")
+    sweep = start_sweep(tmp_path, environment, "--address", "no-such-host.invalid:1", "--seeds", "0")
+    _, said = sweep.communicate(timeout=120)
+    assert sweep.returncode == 2
+    assert said.splitlines()[-1].startswith("softaug: error: cannot connect to Ray at no-such-host.invalid:1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_ray_is_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(on_ray, "TOKEN_FILE", tmp_path / "none")
+    with pytest.raises(UserError, match=r"pip install 'softaug\[ray\]'"):
+        run_sweep(grid(tmp_path), backend="ray", quiet=True)
