@@ -148,9 +148,9 @@ def run(args: argparse.Namespace) -> int:
     there, missing = _plan(args, items, seeds)
     episodes = args.episodes or EPISODES[args.preset]
     if args.dry_run:
-        plan = Plan(
-            args.preset, args.out / "runs", there, missing, plan_evaluations(items, there, episodes), episodes
-        )
+        lacking = plan_evaluations(items, there, episodes)
+        tables = any(isinstance(item, TableItem) for item in items)
+        plan = Plan(args.preset, args.out / "runs", there, missing, lacking, episodes, tables)
         if args.json:
             print(json.dumps(plan.to_json(), indent=1))
         else:

@@ -79,15 +79,16 @@ def select(
 
     preset, decisions, seeds: take only these; None takes what there is if that leaves one choice.
     """
-    wanted = set(grid)
+    order = {cell: number for number, cell in enumerate(grid)}
     runs = [
         record
         for record in records
-        if (record.config.task, record.config.method) in wanted
+        if (record.config.task, record.config.method) in order
         and (decisions is None or record.config.decisions == decisions)
         and (seeds is None or record.config.seed in seeds)
     ]
     preset = _one_preset(runs, preset)
+    runs.sort(key=lambda r: (order[r.config.task, r.config.method], r.config.seed))
     runs = [record for record in runs if record.config.preset == preset]
     finished = [record for record in runs if record.finished]
     places: dict[tuple[str, str, int], RunRecord] = {}
@@ -165,16 +166,17 @@ def describe_runs(selection: Selection, *, asked_seeds: int | None = None) -> li
         "" if asked_seeds is None or min(seeds.values()) >= asked_seeds else f" of {asked_seeds} asked for"
     )
     said = [f"preset {selection.preset}; {count(seeds.values(), 'seed')}{asked}{_fewer(seeds)}"]
-    lengths: dict[tuple[int, int], list[str]] = {}
+    lengths: dict[int, dict[int, dict[str, None]]] = {}  # decisions -> frames -> tasks
     for record in runs:
-        tasks = lengths.setdefault((record.config.decisions, record.frames), [])
-        if record.config.task not in tasks:
-            tasks.append(record.config.task)
-    said += [
-        f"{decisions:,} decisions = {frames:,} frames of training"
-        + (f" ({', '.join(tasks)})" if len(lengths) > 1 else "")
-        for (decisions, frames), tasks in lengths.items()
-    ]
+        frames = lengths.setdefault(record.config.decisions, {}).setdefault(record.frames, {})
+        frames[record.config.task] = None
+    for decisions, by_frames in lengths.items():
+        single = len(lengths) == len(by_frames) == 1
+        parts = [
+            f"{frames:,} frames" + ("" if single else f" ({', '.join(tasks)})")
+            for frames, tasks in by_frames.items()
+        ]
+        said.append(f"{decisions:,} decisions of training = {', '.join(parts)}")
     if selection.preset != "paper":
         said.append(
             f"preset {selection.preset} has smaller networks and less training than the paper: "

@@ -147,7 +147,7 @@ def text_table(
 
 def aggregate_table(table: TableResult) -> tuple[list[str], list[list[str]]]:
     """Heading and lines of the statistics over tasks."""
-    head = ["mode", "method", "IQM", "optimality gap", f"P({table.item.label(REFERENCE)} better)"]
+    head = ["mode", "method", "IQM", "optimality gap", "P(improvement)"]
     return head, [
         [
             a.mode,
@@ -177,7 +177,12 @@ def aggregate_note(table: TableResult) -> str:
         if any(a.iqm.low is not None for a in table.aggregates)
         else "no intervals: they need at least two seeds of every task"
     )
-    return f"Returns divided by {table.item.scale:,.0f}, over {over}; {interval}."
+    better = (
+        f"; P(improvement): how likely a seed of {table.item.label(REFERENCE)} beats one of the method"
+        if any(a.improvement is not None for a in table.aggregates)
+        else ""
+    )
+    return f"Returns divided by {table.item.scale:,.0f}, over {over}; {interval}{better}."
 
 
 def markdown_table(head: list[str], lines: list[list[str]]) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def show(written: Written, table: TableResult | None) -> None:
+    """A table's numbers, what is said about them, and where everything was written."""
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"\n[bold]{written.title}[/bold]")
     if table is not None:
@@ -31,18 +32,24 @@ def show(written: Written, table: TableResult | None) -> None:
             for group in panel.groups:
                 console.print(_rich_table(table, panel, group))
         if table.aggregates:
-            shown = Table(title="over tasks", title_justify="left", title_style="")
-            head, lines = forms.aggregate_table(table)
-            for i, name in enumerate(head):
-                shown.add_column(name, justify="left" if i < 2 else "right")
-            for line in lines:
-                shown.add_row(*line)
-            console.print(shown)
+            for mode in dict.fromkeys(a.mode for a in table.aggregates):
+                console.print(_rich_aggregates(table, mode))
             console.print(forms.aggregate_note(table), markup=False)
     for note in written.notes:
         console.print(f"- {note}", markup=False)
     names = ", ".join(file.name for file in written.files)
     console.print(f"written to {written.files[0].parent}: {names}", markup=False, soft_wrap=True)
+
+
+def _rich_aggregates(table: TableResult, mode: str) -> Table:
+    head, lines = forms.aggregate_table(table)
+    shown = Table(title=f"{mode}, over tasks", title_justify="left", title_style="")
+    for i, name in enumerate(head[1:]):
+        shown.add_column(name, justify="right" if i else "left")
+    for line in lines:
+        if line[0] == mode:
+            shown.add_row(*line[1:])
+    return shown
 
 
 def _rich_table(table: TableResult, panel: Panel, group: str) -> Table:
@@ -54,7 +61,9 @@ def _rich_table(table: TableResult, panel: Panel, group: str) -> Table:
         words = row.label.rsplit("_", 1) if row.label == row.task else [row.label]
         shown.add_column("\n".join(words), justify="right")
     for i, label in enumerate(head[1:], start=1):
-        shown.add_row(label, *(_stacked(lines, row.label, i) for row in panel.rows))
+        cells = [_stacked(lines, row.label, i) for row in panel.rows]
+        beside = any("\n" in cell for cell in cells)
+        shown.add_row(f"{label}\n[dim]  paper[/dim]" if beside else label, *cells)
     return shown
 
 
@@ -77,6 +86,8 @@ class Plan:
     lacking: Sequence[Evaluating]
     """what is there, but has too few test episodes"""
     episodes: int
+    tables: bool
+    """whether any number needs test episodes beyond the periodic evaluations"""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -116,8 +127,10 @@ def show_plan(plan: Plan, title: str) -> None:
     decisions = sum(run.config.decisions for run in plan.missing)
     lines = [
         f"{len(plan.there)} runs are finished, {len(plan.missing)} are to be trained in {plan.folder}: "
-        f"up to {decisions:,} decisions",
-        f"then {plan.episodes} test episodes per mode of every new run and of {len(plan.lacking)} that are finished",
+        f"up to {decisions:,} decisions"
     ]
+    if plan.tables:
+        also = f" and of {len(plan.lacking)} that are finished" if plan.lacking else ""
+        lines.append(f"then {plan.episodes} test episodes per mode of every new run{also}")
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
