@@ -23,9 +23,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import softaug
-from softaug.config import Config
+from softaug.config import Config, parse_test_env
 from softaug.envs import Mode
-from softaug.envs.factory import ConfigEnvs, hash_of, media_facts, modes_of, own_spec
+from softaug.envs.factory import (
+    ConfigEnvs,
+    check_own_envs,
+    hash_of,
+    media_facts,
+    modes_of,
+    own_spec,
+)
 from softaug.errors import UserError
 from softaug.evaluation import Episode, play_episodes, summarise, tasks_of
 from softaug.files import write_atomically
@@ -75,6 +82,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_optional(
         parser,
+        "--test-env",
+        metavar="NAME=MODULE:CALLABLE",
+        help="your own environment: further modes, comma-separated (default: the run's)",
+    )
+    add_optional(
+        parser,
         "--adapt",
         action=argparse.BooleanOptionalAction,
         help="PAD: adapt during each episode (default: play does, eval reports both)",
@@ -83,7 +96,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_optional(parser: argparse.ArgumentParser, flag: str, **settings: Any) -> None:
     """A flag that is None if not given, whose help says itself what happens then (not "default: None")."""
-    parser.set_defaults(**{flag.removeprefix("--"): None})
+    parser.set_defaults(**{flag.removeprefix("--").replace("-", "_"): None})
     parser.add_argument(flag, default=argparse.SUPPRESS, **settings)
 
 
@@ -93,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
     variants = [args.adapt] if args.adapt is not None else [False, True][: 1 + trained.config.row.adapts]
     check_adapt(trained, args.adapt)
     tasks_of(modes, args.episodes)
+    check_own_envs(trained.config, modes)
     out = args.out or _default_path(trained, args, modes)
     if out.is_dir():
         raise UserError(f"{out} is a directory; give --out the name of a file")
@@ -170,8 +184,12 @@ def _play(
 
 
 def with_media(trained: Run, args: argparse.Namespace) -> Run:
-    """The run with the test media that the user gave instead of its own."""
+    """The run with the test media that the user gave instead of its own, or further test environments."""
     given = {name: getattr(args, name) for name in ("videos", "colors") if getattr(args, name) is not None}
+    if getattr(args, "test_env", None) is not None:
+        entries = [entry.strip() for entry in args.test_env.split(",") if entry.strip()]
+        modes = dict(map(parse_test_env, [*trained.config.test_env, *entries]))  # a known name is replaced
+        given["test_env"] = tuple(f"{name}={spec}" for name, spec in modes.items())
     return dataclasses.replace(trained, config=dataclasses.replace(trained.config, **given))
 
 
@@ -218,8 +236,9 @@ def _default_path(trained: Run, args: argparse.Namespace, modes: Sequence[str]) 
     name = f"{trained.checkpoint.name}-seed{args.seed}-{args.episodes}ep"
     if modes != default_modes(trained.config):
         name += "-" + "+".join(modes)
-    if args.videos is not None or args.colors is not None:
-        name += "-media" + hash_of([args.videos, args.colors])[:8]
+    given = [args.videos, args.colors, *([] if args.test_env is None else [args.test_env])]
+    if any(value is not None for value in given):
+        name += "-media" + hash_of(given)[:8]
     if args.adapt is not None:
         name += "-adapt" if args.adapt else "-no_adapt"
     return args.run_dir / "eval" / f"{name}.json"

@@ -20,7 +20,7 @@ from softaug.commands.eval import (
     with_media,
 )
 from softaug.envs import MODE_NAMES
-from softaug.envs.factory import ConfigEnvs, media_facts
+from softaug.envs.factory import ConfigEnvs, check_own_envs, media_facts
 from softaug.errors import UserError
 from softaug.evaluation import play_episodes, tasks_of
 from softaug.media.notes import media_note
@@ -131,7 +131,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--size must be an even number from 16 to 1024, not {args.size}")
     if not 0 < args.fps <= 240:
         raise UserError(f"--fps must lie between 0 and 240, not {args.fps:g}")
-    tasks = tasks_of(parse_modes(args.mode, trained.config), args.episodes)
+    modes = parse_modes(args.mode, trained.config)
+    tasks = tasks_of(modes, args.episodes)
+    check_own_envs(trained.config, modes)
 
     with Recorder(args.out, fps=args.fps, min_size=args.size) as recorder:
 

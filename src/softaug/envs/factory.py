@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,12 @@ def own_spec(config: Config, mode: str) -> str:
     if mode not in config.own_modes:
         raise UserError(unknown_own_mode(mode, config))
     return config.own_modes[mode]
+
+
+def check_own_envs(config: Config, modes: Sequence[str]) -> None:
+    """Refuse functions that cannot be found, before other processes look for them; nothing for softaug's own tasks."""
+    for mode in modes if config.own_env else ():
+        load_callable(own_spec(config, mode))
 
 
 def modes_of(config: Config) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ class PixelEnv(gymnasium.Env):
         """Start an episode. `options` (the evaluation's episode number) go to `softaug.envs.wrap`, if that is there:
         other environments may refuse what they do not know.
         """
+        super().reset(seed=seed)
         passed = options if any(isinstance(layer, Distracted) for layer in _layers(self.inner)) else None
         obs, info = self.inner.reset(seed=seed, options=passed)
         self._decisions, self._over = 0, False
