@@ -1,0 +1,35 @@
+"""The examples run as they stand, for a few seconds."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run_example(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_plain_pytorch_loop(monkeypatch, capsys):
+    run_example("plain_pytorch_soda.py", ["--steps", "64", "--task", "cartpole_balance"], monkeypatch)
+    found = re.search(r"4 actor-critic updates, the last SODA loss ([\d.]+)", capsys.readouterr().out)
+    assert found and 0 < float(found[1]) <= 4
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+def test_sb3_ppo_saves_and_goes_on(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("stable_baselines3")
+    sizes = ["--task", "cartpole_balance", "--envs", "2", "--rollout", "8", "--episodes", "0"]
+    arguments = ["--steps", "16", *sizes, "--out", str(tmp_path / "ppo")]
+    run_example("sb3_ppo_soda.py", arguments, monkeypatch)
+    assert "4 PPO updates, 1 SODA updates" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "ppo").iterdir()} == {"ppo.zip", "soda.pt"}
+    run_example("sb3_ppo_soda.py", arguments, monkeypatch)
+    assert "8 PPO updates, 2 SODA updates" in capsys.readouterr().out
