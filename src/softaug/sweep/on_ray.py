@@ -6,7 +6,9 @@ runs' directory is shared storage: a task begun anew finds the checkpoint there,
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,20 @@ def run_on_ray(
     gpus_per_run: float,
 ) -> list[Outcome]:
     """Supervise every run in a task of its own, at most `workers` at a time."""
+    # Ray prints what happens to its workers on standard output, which is for the result.
+    with contextlib.redirect_stdout(sys.stderr):
+        return _run(runs, orders, interrupt, display, address, workers, gpus_per_run)
+
+
+def _run(
+    runs: Sequence[PlannedRun],
+    orders: Orders,
+    interrupt: Interrupt,
+    display: Display,
+    address: str | None,
+    workers: int | None,
+    gpus_per_run: float,
+) -> list[Outcome]:
     ray = import_ray()
     ours = not ray.is_initialized()
     if ours:
@@ -87,7 +103,7 @@ def connect(ray: Any, address: str | None, *, cpus: int) -> None:
         options.update(address=address)
     try:
         ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except Exception as error:  # Ray raises many kinds, a plain Exception among them
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"cannot connect to Ray at {address or 'this machine'} ({reason}); "
