@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from fakes import DotEnv
 from PIL import Image
 from tiny import snapshot
 from torch import Tensor, nn
@@ -226,9 +228,10 @@ def test_episodes_that_end_early_still_give_all_states():
 
 def test_an_environment_without_state_is_refused():
     class Stateless(LookEnv):
-        get_state = property()  # type: ignore[assignment]
+        def get_state(self) -> None:  # type: ignore[override]
+            return None
 
-    with pytest.raises(UserError, match="get_state"):
+    with pytest.raises(UserError, match="cannot show a given physics state in another look"):
         collect_moments(Stateless("train"), policy_with(Colours()), 2, seed=0)
 
 
@@ -259,7 +262,7 @@ def test_physics_of_pairs_is_equal_and_every_frame_has_the_new_look(task):
     np.testing.assert_array_equal(again.obs, clean)
     physics, target = env.get_state()["task"]["integration"], env.physics.model.geom_pos.copy()
     env.close()
-    for mode in ("color_hard", "video_hard"):
+    for mode in ("color_hard", "video_hard", "camera_hard"):
         other = make_env(task, mode, image_size=32, render="fast", action_repeat=40)
         look = show_moments(other, mode, moments, seed=1)
         np.testing.assert_array_equal(other.get_state()["task"]["integration"], physics)
@@ -271,7 +274,7 @@ def test_physics_of_pairs_is_equal_and_every_frame_has_the_new_look(task):
             assert any(np.allclose(rgb, setting["self_rgb"]) for rgb in materials)
         other.close()
         changed = (look.obs != clean).reshape(3, 3, 3, -1).mean((2, 3))  # (state, frame)
-        assert (changed > 0.2).all()
+        assert (changed > 0.1).all(), mode
 
 
 # --- runs ------------------------------------------------------------------------------------------------
@@ -319,7 +322,7 @@ def test_the_command_writes_what_it_prints(run, capsys):
 
 
 def test_the_same_seed_gives_the_same_and_another_other_states(run, tmp_path, capsys):
-    arguments = ["diagnose", str(run), "--states", "2", "--modes", "color_hard", "--json"]
+    arguments = ["diagnose", str(run), "--states", "2", "--modes", "video_easy", "--json"]
     outputs = []
     for seed in ("0", "0", "1"):
         assert main([*arguments, "--out", str(tmp_path / "new"), "--seed", seed]) == 0
@@ -373,3 +376,23 @@ def test_what_is_no_run_and_no_directory_is_refused(run, tmp_path, capsys):
     assert "is a file; give --out a directory" in capsys.readouterr().err
     with pytest.raises(UserError, match="each mode once"):
         diagnose(run, modes=[])
+
+
+def own_env() -> gymnasium.Env:
+    return DotEnv(frame_stack=1)
+
+
+def test_an_own_environment_is_refused_in_a_sentence(tmp_path, capsys):
+    """Its looks are its user's business; nothing guarantees the same physics in both."""
+    config = tiny_run(tmp_path / "run")
+    config = dataclasses.replace(
+        config,
+        task="test_diagnose:own_env",
+        test_env=("other=test_diagnose:own_env",),
+        eval_modes=("train", "other"),
+        episode_decisions=20,
+        action_repeat=1,
+    )
+    write_config(config, tmp_path / "run" / "config.json")
+    assert main(["diagnose", str(tmp_path / "run")]) == 2
+    assert "cannot show a given physics state in another look" in capsys.readouterr().err

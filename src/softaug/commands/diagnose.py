@@ -20,8 +20,8 @@ from softaug.runs import load_run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
-    parser.add_argument(
-        "--modes", default=",".join(DEFAULT_MODES), metavar="A,B", help="modes, comma-separated"
+    add_optional(
+        parser, "--modes", metavar="A,B", help=f"modes, comma-separated (default: {','.join(DEFAULT_MODES)})"
     )
     parser.add_argument("--states", type=int, default=64, metavar="N", help="physics states to compare")
     parser.add_argument(
@@ -54,10 +54,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{out} is a file; give --out a directory")
     if args.seed < 0:
         raise UserError(f"--seed must not be negative, but is {args.seed}")
+    modes = None if args.modes is None else parse_modes(args.modes, trained.config)
     with _Bar() as bar:
-        diagnosis = diagnose(
-            trained, modes=parse_modes(args.modes), states=args.states, seed=args.seed, progress=bar.show
-        )
+        diagnosis = diagnose(trained, modes=modes, states=args.states, seed=args.seed, progress=bar.show)
     diagnosis.save(out)
     if args.json:
         print(json.dumps(diagnosis.to_json(), indent=1))

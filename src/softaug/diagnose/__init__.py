@@ -28,7 +28,7 @@ from softaug.auxiliary.soda import make_head
 from softaug.diagnose.measures import COLLAPSED, baseline, compare, encode
 from softaug.diagnose.moments import Look, collect_moments, show_moments
 from softaug.diagnose.picture import draw_pairs
-from softaug.envs.factory import ConfigEnvs, media_facts
+from softaug.envs.factory import ConfigEnvs, media_facts, modes_of
 from softaug.errors import UserError
 from softaug.evaluation import EnvFactory
 from softaug.files import write_atomically
@@ -90,7 +90,7 @@ def diagnose(
     run: str | Path | Run,
     *,
     checkpoint: str = "last",
-    modes: Sequence[str] = DEFAULT_MODES,
+    modes: Sequence[str] | None = None,
     states: int = 64,
     seed: int = 0,
     env_factory: EnvFactory | None = None,
@@ -99,6 +99,7 @@ def diagnose(
     """Compare a run's network on the same physics states in the training look and in each of `modes`.
 
     run: its directory (with `checkpoint`: `last`, `best` or a number of decisions) or what `load_run` gave.
+    modes: by default the benchmark's four test modes, or all of the user's own environment.
     states: how many; the policy visits them in the mode `train`, in episodes of `seed`.
     env_factory: (mode, seed) -> environment; by default the run's own.
     """
@@ -106,6 +107,9 @@ def diagnose(
         run = load_run(run, checkpoint)
     if not 2 <= states <= MOST_STATES:
         raise UserError(f"states must be a number from 2 to {MOST_STATES}, not {states}")
+    if modes is None:
+        own = [mode for mode in modes_of(run.config) if mode != "train"]
+        modes = own if run.config.own_env else DEFAULT_MODES
     if not modes or len(set(modes)) < len(modes):
         raise UserError(f"give at least one mode, and each mode once, not {list(modes)}")
     env_factory = env_factory or ConfigEnvs(run.config)

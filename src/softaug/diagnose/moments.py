@@ -60,11 +60,6 @@ def collect_moments(
 
     The episodes are those that `softaug eval` plays in the mode `train` with this seed.
     """
-    if not hasattr(env.unwrapped, "get_state"):
-        raise UserError(
-            f"{env.unwrapped} cannot be put into a given state, which comparing the same state in two looks needs; "
-            "give it get_state and set_state as softaug.make_env's environments have them"
-        )
     rng = np.random.default_rng([seed, 2])
     length = _usual_length(env)
     moments: list[Moment] = []
@@ -95,15 +90,15 @@ def show_moments(
     progress: Callable[[], None] = lambda: None,
 ) -> Look:
     """Every moment as `env`, made in `mode`, shows it; moment i in the look of this mode's evaluation episode i."""
-    state_of: Any = env.unwrapped
+    environment: Any = env.unwrapped
     shown, media = [], None
     for index, moment in enumerate(moments):
         obs, info = env.reset(seed=Task(mode, index).seeds(seed)[0], options={"episode": index})
         media = info.get("media")
-        state_of.set_state(with_physics(state_of.get_state(), moment))
+        environment.set_state(with_physics(environment.get_state(), moment))
         for action in moment.actions:
             obs, *_ = env.step(action)
-        if not np.array_equal(_physics(state_of.get_state()), moment.end):
+        if not np.array_equal(_physics(environment), moment.end):
             raise RuntimeError(f"the physics of {mode} went another way than in the training look")
         shown.append(obs)
         progress()
@@ -130,6 +125,7 @@ def _moments_of_episode(
     env_seed, policy_seed = Task("train", episode).seeds(seed)
     obs, _ = env.reset(seed=env_seed, options={"episode": episode})
     policy.begin_episode(policy_seed)
+    _physics(environment)  # refuse at once what cannot be shown in another look
     frames = _frames(env)
     states: dict[int, dict[str, Any]] = {}
     actions: list[np.ndarray] = []
@@ -138,7 +134,7 @@ def _moments_of_episode(
     while True:
         decision = len(actions)
         if decision in decisions:
-            start, end = states[decision - frames], _physics(environment.get_state())
+            start, end = states[decision - frames], _physics(environment)
             moments.append(Moment(episode, decision, obs, start, tuple(actions[-frames:]), end))
         if over or decision == decisions[-1]:
             return moments, decision
@@ -168,10 +164,12 @@ def _usual_length(env: gymnasium.Env) -> int:
     return EPISODE_FRAMES // getattr(environment, "action_repeat", 1) if limit is None else int(limit)
 
 
-def _physics(state: dict[str, Any]) -> np.ndarray:
-    if "task" not in state or "integration" not in state["task"]:
+def _physics(environment: Any) -> np.ndarray:
+    """The simulator's state."""
+    state = environment.get_state() if hasattr(environment, "get_state") else None
+    if state is None or "integration" not in state.get("task", {}):
         raise UserError(
-            "the environment's get_state does not keep its physics apart from its look, so the same state cannot be "
-            "shown in two looks; diagnose works with the environments of softaug.make_env"
+            f"{type(environment).__name__} cannot show a given physics state in another look, which a diagnosis is about; "
+            "it works with the tasks of softaug.make_env"
         )
     return np.asarray(state["task"]["integration"]).copy()
