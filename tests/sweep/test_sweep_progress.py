@@ -54,6 +54,16 @@ def test_progress_is_that_of_the_last_whole_line(tmp_path):
     assert progress.seconds_left(run.config.decisions) == 30.0
 
 
+def test_a_checkpoint_counts_before_the_first_line(tmp_path):
+    run = grid(tmp_path)[0]
+    for name in ("000000025", "000000050", ".writing-000000075", "best"):
+        (run.directory / "checkpoints" / name).mkdir(parents=True)
+    progress = read_progress(run.directory, run.config)
+    assert (progress.decisions, progress.frames) == (50, 1000)
+    write_metrics(run, [losses(60, 11.0)])
+    assert read_progress(run.directory, run.config).decisions == 60
+
+
 def test_only_the_end_of_a_long_file_is_read(tmp_path):
     run = grid(tmp_path, decisions=100_000)[0]
     write_metrics(run, [losses(10 * i, 5.0 * i) for i in range(1, 5000)])

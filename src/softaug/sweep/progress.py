@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from softaug.config import Config
+from softaug.envs.tasks import action_repeat
 
 TAIL_BYTES = 65_536
 """Of metrics.jsonl: some hundred lines, enough for a steady rate however long the run is."""
@@ -34,21 +35,31 @@ class Progress:
 
 
 def read_progress(directory: Path, config: Config) -> Progress:
-    """Read the end of ``metrics.jsonl``."""
-    lines = metrics_tail(directory / "metrics.jsonl")
-    if not lines:
-        return Progress()
-    last = lines[-1]
+    """Read the end of ``metrics.jsonl``, and where the newest checkpoint is: a young run has no line yet."""
+    lines, saved = metrics_tail(directory / "metrics.jsonl"), newest_checkpoint(directory)
+    last: dict[str, Any] = lines[-1] if lines else {"decisions": 0, "frames": 0, "seconds": 0.0}
     rates = [line["decisions_per_second"] for line in lines if "decisions_per_second" in line]
     returns = [line["return"] for line in lines if line["kind"] == "episode"]
+    further = saved > last["decisions"]
     return Progress(
-        decisions=last["decisions"],
-        frames=last["frames"],
+        decisions=saved if further else last["decisions"],
+        frames=saved * frames_per_decision(config) if further else last["frames"],
         seconds=last["seconds"],
         rate=rates[-1] if rates else None,
         overall_rate=_overall_rate(lines, config),
         last_return=returns[-1] if returns else None,
     )
+
+
+def newest_checkpoint(directory: Path) -> int:
+    """Decisions of the newest complete checkpoint, 0 if there is none; without `softaug.checkpoint`'s torch."""
+    found = (directory / "checkpoints").glob("[0-9]*")
+    return max((int(path.name) for path in found if path.name.isdecimal()), default=0)
+
+
+def frames_per_decision(config: Config) -> int:
+    """The action repeat, also where the config leaves it to the task."""
+    return config.action_repeat or (1 if config.own_env else action_repeat(config.task))
 
 
 def metrics_tail(path: Path) -> list[dict[str, Any]]:
