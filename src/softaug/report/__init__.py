@@ -18,11 +18,13 @@ from typing import Any
 from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.report.groups import make_groups
+from softaug.report.invariance import Diagnosed
 from softaug.report.media import choose_videos, picture_file_uri
 from softaug.report.page import render
 from softaug.report.payload import make_payload, points_of_a_curve
 from softaug.report.samples import Samples
-from softaug.report.sections import Content, Diagnosed
+from softaug.report.sections import Content
+from softaug.report.settings import as_dict
 from softaug.results import RunRecord, find_runs, read_run
 
 __all__ = ["Reporter", "Written"]
@@ -124,7 +126,7 @@ class Reporter:
         found: list[Diagnosed] = []
         for record in records:
             values = _diagnosis(record.path, problems)
-            reached = ((values or {}).get("checkpoint") or {}).get("decisions")
+            reached = as_dict(as_dict(values).get("checkpoint")).get("decisions")
             if self.diagnose and reached != record.decisions:
                 self.say(f"diagnosing {record.path}")
                 values = _measure(record, problems) or values
@@ -160,7 +162,10 @@ def _diagnosis(path: Path, problems: list[str]) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         problems.append(f"{file} cannot be read ({error}); make it again with softaug diagnose.")
         return None
-    return values if isinstance(values, dict) else None
+    if not isinstance(values, dict):
+        problems.append(f"{file} is damaged (no JSON object); make it again with softaug diagnose.")
+        return None
+    return values
 
 
 def _stamp(path: Path) -> tuple:

@@ -114,7 +114,8 @@ function spreadLabels(labels, gap, top, bottom) {
 /**
  * Lines with bands.
  * series: [{label, variant, method, hue, dash, x, y, low, high, n, faint: [[...], ...]}]; null breaks a line.
- * options: {xTitle, xUnit, yTitle, xText, yText, yTick, xMax, yMax, steps, label, hidden, changed}
+ * options: {xTitle, xUnit, yTitle, xText, yText, yTick, xMax, yMax, steps, bare, label, hidden, changed};
+ * bare: no names at the ends of the lines
  */
 function lineChart(box, series, options) {
   const all = withDashes(series);
@@ -122,7 +123,7 @@ function lineChart(box, series, options) {
   const width = Math.max(280, box.clientWidth);
   const height = Math.round(Math.min(380, Math.max(240, width * 0.45)));
   const longest = Math.max(0, ...shown.map((s) => nameOf(s).length));
-  const beside = width >= 640 && shown.length <= 9 && longest <= 34;
+  const beside = !options.bare && width >= 640 && shown.length <= 9 && longest <= 34;
   const area = { left: 54, right: width - (beside ? 20 + longest * 6.7 : 26), top: 12, bottom: height - 44 };
   const known = (values) => (values || []).filter((v) => v !== null && v !== undefined);
   const heights = shown.flatMap((s) => [...known(s.y), ...known(s.low), ...known(s.high), ...known((s.faint || []).flat())]);

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
-VOID = {"br", "img", "input", "meta"}
+VOID = {"br", "img", "input", "meta", "wbr"}
 
 
 class Markup(str):
@@ -44,6 +45,12 @@ def join(children: Iterable[Any]) -> Markup:
         else:
             parts.append(str(join(child)))
     return Markup("".join(parts))
+
+
+def breakable(name: str) -> Markup:
+    """A task's name or a path that may be broken after ``_`` and ``/``, nowhere else."""
+    parts = re.split(r"(?<=[_/])", name)
+    return join([parts[0], *((Markup("<wbr>"), part) for part in parts[1:])])
 
 
 def json_script(identifier: str, value: Any) -> Markup:

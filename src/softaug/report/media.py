@@ -14,7 +14,7 @@ from PIL import Image
 from softaug.report.groups import Group
 from softaug.results import RunRecord
 
-VIDEO_BYTES = 24_000_000
+VIDEO_BYTES = 16_000_000
 """Upper bound of all videos in a page; base64 makes a third more of it."""
 
 PICTURE_BYTES = 2_000_000

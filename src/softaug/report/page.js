@@ -175,6 +175,7 @@ function drawGap() {
     gap: { text: asReturn, tick: compact, xTitle: "return in train minus return in the mode", low: 0, high: 1, reference: 0 },
     returns: { text: asReturn, tick: compact, xTitle: "return (hollow: the paper's)", low: 0, high: 1, reference: 0 },
   };
+  filterRows("gap");
   dotChart(box, series, { ...kinds[what], rows, hidden, changed: redrawAll, label: kinds[what].xTitle });
 }
 
@@ -196,6 +197,7 @@ function drawProfile() {
     yMax: 1,
     xMax: 1,
     steps: true,
+    bare: true,
     hidden,
     changed: redrawAll,
   });
@@ -237,7 +239,16 @@ if (find("profile-mode")) {
 document.querySelectorAll("select").forEach(restoreSelect);
 if (find("curves-seeds")) find("curves-seeds").checked = Boolean(saved.seeds);
 
-const redraws = { curves: drawCurves, gap: drawGap, profile: drawProfile };
+/** Show a section's rows of one task only; "" shows all. */
+function filterRows(part) {
+  const task = find(`${part}-task`)?.value;
+  if (task === undefined) return;
+  for (const cell of document.querySelectorAll(`#${part} [data-task]`)) {
+    cell.closest("tr").hidden = task !== "" && cell.dataset.task !== task;
+  }
+}
+
+const redraws = { results: () => filterRows("results"), curves: drawCurves, gap: drawGap, profile: drawProfile };
 for (const control of document.querySelectorAll(".controls select, .controls input")) {
   const part = control.id.split("-")[0];
   control.addEventListener("change", () => {
@@ -342,6 +353,7 @@ if (every) {
 addEventListener("pagehide", keepState);
 
 showTheme();
+filterRows("results");
 redrawAll();
 [...document.querySelectorAll("details")].forEach((details, i) => {
   details.open = Boolean((saved.open || [])[i]);

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from softaug.config import Config
 from softaug.report import tables
 from softaug.report.groups import EPISODES, Group, modes_of
+from softaug.report.invariance import Diagnosed, invariance
 from softaug.report.markup import Markup, element, join
 from softaug.report.media import VIDEO_BYTES, Videos, picture_uri
 from softaug.report.samples import Sample
+from softaug.report.settings import settings
 from softaug.results import RunRecord
 
 MOST_NAMED = 8
 """Of a list of things left out, so many are named; the rest are counted."""
-
-
-@dataclass(frozen=True)
-class Diagnosed:
-    """RUN/diagnosis.json and the data URI of its picture, if there is one."""
-
-    record: RunRecord
-    values: dict[str, Any]
-    picture: str | None
 
 
 @dataclass(frozen=True)
@@ -68,9 +58,9 @@ def make_sections(content: Content) -> list[tuple[str, str, Markup]]:
         ("profile", "Performance profile", profile(content)),
         ("videos", "Videos", videos(content)),
         ("observations", "Observations", observations(content)),
-        ("invariance", "Invariance", invariance(content)),
+        ("invariance", "Invariance", invariance(content.diagnoses, content.shown_path)),
         ("runs", "Runs", runs(content)),
-        ("settings", "Settings", settings(content)),
+        ("settings", "Settings", settings(content.records)),
     ]
     return [(identifier, title, html) for identifier, title, html in made if html is not None]
 
@@ -119,12 +109,16 @@ def results(content: Content) -> Markup:
         element(
             "p",
             "Mean return over seeds ± their standard deviation; a seed’s score is its mean over test episodes. "
-            "Small print: the paper’s number (five seeds, 500,000 decisions). Bold: the best of several methods with the "
-            "same preset, media and length of training.",
+            "Small print: the paper’s number (five seeds, 500,000 decisions). Bold: the best of the methods with several "
+            "seeds and the same preset, media and length of training.",
         )
     ]
     if sentence := comparability(content):
         parts.append(element("p", sentence, class_="note"))
+    if len(tasks := _tasks(content)) > 1:
+        parts.append(
+            element("div", _select("results-task", "Task", [("", "all tasks"), *tasks]), class_="controls")
+        )
     panels = [("all modes", tables.results_table(content.groups, content.modes))]
     for mode in content.modes:
         if (made := tables.mode_table(content.groups, mode)) is not None:
@@ -304,54 +298,6 @@ def observations(content: Content) -> Markup | None:
     return join(parts)
 
 
-MEASURES = (
-    ("cosine_features", "Features", "cosine of the encoder's features; 1: unmoved"),
-    ("cosine_projection", "Projection", "cosine of the actor's projection; 1: unmoved"),
-    ("cosine_soda", "SODA's g", "cosine of SODA's projection; 1: unmoved"),
-    ("action_distance", "Actions", "mean absolute difference of the actions; 0: unmoved"),
-)
-
-
-def invariance(content: Content) -> Markup | None:
-    if not content.diagnoses:
-        return None
-    rows, pictures, notes = [], [], set()
-    for found in content.diagnoses:
-        path, config = content.shown_path(found.record), found.record.config
-        notes |= {str(note) for note in found.values.get("notes") or ()}
-        lines = {**_dict(found.values.get("modes")), "other states": _dict(found.values.get("baseline"))}
-        for mode, values in lines.items():
-            row = [tables.name(path), tables.cell(config.method), tables.cell(mode)]
-            row += [_measure(_dict(values).get(key)) for key, _, _ in MEASURES]
-            share = _dict(values).get("recognised")
-            row.append(
-                tables.cell(f"{share:.0%}", sort=share) if isinstance(share, float) else tables.empty()
-            )
-            rows.append(row)
-        if found.picture:
-            picture = element("img", src=found.picture, alt=f"Where the policy of {path} looks")
-            pictures.append(element("figure", picture, element("figcaption", path), class_="wide"))
-    columns = [tables.Column("Run"), tables.Column("Method"), tables.Column("Mode")]
-    columns += [tables.Column(title, True, hint) for _, title, hint in MEASURES]
-    columns.append(
-        tables.Column("Recognised", True, "share of states whose nearest clean features are their own")
-    )
-    parts: list[Any] = [
-        element(
-            "p",
-            "How far the network moves between the clean view of a state and the same state in a test mode (mean "
-            "± standard deviation over states). Small print: that distance as a share of the distance between "
-            "different states, so 0 is invariant and at 1 the look moves the network as far as another state would.",
-        ),
-        element("ul", [element("li", note) for note in sorted(notes)], class_="note") if notes else None,
-        tables.table(columns, rows, "Invariance of features and actions"),
-        pictures,
-    ]
-    if left := len(content.diagnoses) - len(pictures):
-        parts.append(element("p", f"Pictures of {left} runs are left out or missing.", class_="note"))
-    return join(parts)
-
-
 def runs(content: Content) -> Markup:
     parts: list[Any] = [tables.runs_table(content.records, content.shown_path)]
     if content.problems:
@@ -359,80 +305,6 @@ def runs(content: Content) -> Markup:
             0, element("ul", [element("li", sentence) for sentence in content.problems], class_="note")
         )
     return join(parts)
-
-
-def settings(content: Content) -> Markup:
-    """What differs between the runs first, then what they share."""
-    fields = [f for f in dataclasses.fields(Config) if f.name not in ("task", "method", "seed")]
-    harmless = {f.name for f in fields if f.metadata["runtime"]}
-    values = _values(content.records, lambda r: {f.name: getattr(r.config, f.name) for f in fields})
-    total = len(content.records)
-    chosen = {
-        "Settings that differ between runs": lambda k: k not in harmless and len(values[k]) > 1,
-        "Settings" + " that all runs share" * (total > 1): lambda k: (
-            k not in harmless and len(values[k]) == 1
-        ),
-        "Settings that cannot change results": lambda k: k in harmless,
-    }
-    parts: list[Any] = []
-    for title, wanted in chosen.items():
-        if mine := {key: counts for key, counts in values.items() if wanted(key)}:
-            body = tables.value_table(title, "Setting", mine, content.records)
-            differ = title == "Settings that differ between runs"
-            parts.append(join((element("h3", title), body)) if differ else _folded(title, body))
-        elif title == "Settings that differ between runs" and total > 1:
-            parts.append(element("p", "The runs differ in task, method and seed only."))
-    machine = ("git_commit", "device", "threads")
-    versions = _values(
-        content.records, lambda r: {**_dict(r.facts.get("versions")), **{k: r.facts.get(k) for k in machine}}
-    )
-    media = _values(content.records, lambda r: _dict(r.facts.get("media")))
-    for title, heading, found in (
-        ("Versions and machine", "What", versions),
-        ("Images, videos and colours (media)", "For", media),
-    ):
-        if found:
-            parts.append(_folded(title, tables.value_table(title, heading, found, content.records)))
-    return join(parts)
-
-
-def _values(
-    records: Iterable[RunRecord], choose: Callable[[RunRecord], dict[str, Any]]
-) -> dict[str, dict[str, list[RunRecord]]]:
-    """name -> value, as text -> the runs that have it."""
-    found: dict[str, dict[str, list[RunRecord]]] = {}
-    for record in records:
-        for key, value in choose(record).items():
-            found.setdefault(str(key), {}).setdefault(_value(value), []).append(record)
-    return found
-
-
-def _value(value: Any) -> str:
-    """A setting or fact in one line."""
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, tuple | list):
-        return ", ".join(map(str, value))
-    if isinstance(value, dict):
-        return "; ".join(f"{k} {_value(v)}" for k, v in value.items())
-    return str(value) if isinstance(value, str | bool | int | float) else json.dumps(value, default=str)
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _measure(found: Any) -> Markup:
-    mean, std, relative = (_dict(found).get(key) for key in ("mean", "std", "relative"))
-    if not isinstance(mean, int | float):
-        return tables.empty()
-    rest = element("span", f" ± {std:.3f}", class_="pm") if isinstance(std, int | float) else None
-    share = element("small", f"{relative:.2f} of a state") if isinstance(relative, int | float) else None
-    return tables.cell(element("span", f"{mean:.3f}", class_="value"), rest, share, sort=float(mean))
-
-
-def _folded(title: str, body: Markup) -> Markup:
-    return element("details", element("summary", title), body)
 
 
 def _tasks(content: Content) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from softaug.report.groups import Cell, Group, gaps, kept
-from softaug.report.markup import Markup, element, join
+from softaug.report.markup import Markup, breakable, element, join
 from softaug.reproduce.paper import paper_result
 from softaug.results import RunRecord
 from softaug.stats import estimate, mean_std
@@ -76,6 +76,20 @@ def method_name(group: Group) -> Markup:
     )
 
 
+def who(groups: Sequence[Group]) -> list[Column]:
+    """The columns that say which group a row is: no task where there is only one."""
+    tasks = [Column("Task")] if len({group.task for group in groups}) > 1 else []
+    return [*tasks, Column("Method")]
+
+
+def who_cells(group: Group, columns: Sequence[Column]) -> list[Markup]:
+    """A row's first cells, under `columns`."""
+    if len(columns) == 1:
+        return [element("th", method_name(group), scope="row", class_="method", data_sort=group.label)]
+    task = element("th", breakable(group.task), scope="row", data_task=group.task)
+    return [task, cell(method_name(group), sort=group.label, class_="method")]
+
+
 def swatch(group: Group) -> Markup:
     return element("span", class_=f"swatch hue-{hue(group.method)} {dash(group.method)}", aria_hidden="true")
 
@@ -117,10 +131,10 @@ def paper_of(group: Group, mode: str) -> tuple[float, float] | None:
 
 def results_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup:
     """Every task and method over the modes."""
-    best = _best(groups)
-    rows = []
+    best, first = _best(groups), who(groups)
+    rows: list[list[Markup]] = []
     for group in groups:
-        row = [name(group.task), cell(method_name(group), sort=group.label, class_="method")]
+        row = who_cells(group, first)
         row.append(_seeds(group))
         for mode in modes:
             found = group.cell(mode)
@@ -134,20 +148,21 @@ def results_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup:
             mark = "number best" if (id(group), mode) in best else "number"
             row.append(cell(spread(mean, std), _so_far(found), others, beside, sort=mean, class_=mark))
         rows.append(row)
-    columns = [Column("Task"), Column("Method"), Column("Seeds", True)]
+    columns = [*first, Column("Seeds", True)]
     columns += [Column(mode, True, "mean return over the seeds ± their standard deviation") for mode in modes]
     return table(columns, rows, "Return in every mode")
 
 
 def mode_table(groups: Sequence[Group], mode: str) -> Markup | None:
     """One mode in detail: a row for each group and kind of media."""
-    rows = []
+    first = who(groups)
+    rows: list[list[Markup]] = []
     for group in groups:
         for found in group.cells.get(mode, ()):
             mean, std = mean_std([*found.scores.values()])
             printed = paper_of(group, mode)
             seeds = len(found.scores)
-            row = [name(group.task), cell(method_name(group), sort=group.label, class_="method")]
+            row = who_cells(group, first)
             row += [cell(str(seeds), sort=seeds), cell(spread(mean, std), _so_far(found), sort=mean)]
             row.append(_iqm(found))
             row.append(cell(span(*found.episodes), sort=found.episodes[0]))
@@ -168,7 +183,7 @@ def mode_table(groups: Sequence[Group], mode: str) -> Markup | None:
     if not rows:
         return None
     columns = [
-        Column("Task"), Column("Method"), Column("Seeds", True),
+        *first, Column("Seeds", True),
         Column("Return", True, "mean over the seeds ± their standard deviation"),
         Column("IQM, 95 %", True, "interquartile mean over the seeds, with a bootstrap interval"),
         Column("Episodes", True, "per seed"), Column("Decisions", True, "of training"), Column("Media"),
@@ -182,9 +197,10 @@ def gap_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup | None:
     tests = [mode for mode in modes if mode != "train" and any(gaps(group, mode) for group in groups)]
     if not tests:
         return None
-    rows = []
+    first = who(groups)
+    rows: list[list[Markup]] = []
     for group in groups:
-        row = [name(group.task), cell(method_name(group), sort=group.label, class_="method")]
+        row = who_cells(group, first)
         for mode in tests:
             lost, share = gaps(group, mode), kept(group, mode)
             if not lost:
@@ -196,7 +212,7 @@ def gap_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup | None:
             )
             row.append(cell(spread(mean, std), percent, sort=mean))
         rows.append(row)
-    columns = [Column("Task"), Column("Method")]
+    columns = [*first]
     columns += [
         Column(mode, True, "return in train minus return in this mode, seed by seed") for mode in tests
     ]
@@ -208,11 +224,11 @@ def runs_table(records: Sequence[RunRecord], shown_path: Callable[[RunRecord], s
     rows = []
     for record in records:
         config, rate = record.config, record.decisions_per_second
-        share = f"{record.decisions / config.decisions:.0%}"
+        share = f"{100 * record.decisions / config.decisions:.0f} %"
         state = "finished" if record.finished else f"not finished ({share})"
         rows.append(
             [
-                name(shown_path(record)),
+                name(breakable(shown_path(record))),
                 cell(config.task),
                 cell(config.method),
                 cell(str(config.seed), sort=config.seed),
@@ -222,13 +238,12 @@ def runs_table(records: Sequence[RunRecord], shown_path: Callable[[RunRecord], s
                 cell(f"{record.frames:,}", sort=record.frames),
                 cell(duration(record.seconds), sort=record.seconds),
                 cell(f"{rate:.1f}", sort=rate) if rate is not None else empty(),
-                cell(str(record.facts.get("device", "–"))),
             ]
         )
     columns = [
         Column("Run"), Column("Task"), Column("Method"), Column("Seed", True), Column("Preset"), Column("State"),
         Column("Decisions", True), Column("Frames", True), Column("Wall-clock", True),
-        Column("Decisions/s", True, "median while training, evaluations not counted"), Column("Device"),
+        Column("Decisions/s", True, "median while training, evaluations not counted"),
     ]  # fmt: skip
     return table(columns, rows, "Runs and their speed")
 
@@ -281,11 +296,16 @@ def _other_media(found: Cell) -> Markup:
 
 
 def _best(groups: Sequence[Group]) -> set[tuple[int, str]]:
-    """(group, mode) of the highest mean among groups that may be compared: same preset, media and training."""
+    """(group, mode) of the highest mean among groups that may be compared: same preset, media and training.
+
+    Of single seeds none is called the best.
+    """
     rivals: dict[tuple, list[tuple[float, int, str]]] = defaultdict(list)
     for group in groups:
         for mode, cells in group.cells.items():
             found = cells[0]
+            if len(found.scores) < 2:
+                continue
             key = (group.task, mode, found.media, group.config.preset, found.decisions)
             rivals[key].append((found.mean, id(group), mode))
     return {max(entries)[1:] for entries in rivals.values() if len(entries) > 1}
