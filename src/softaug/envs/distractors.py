@@ -105,8 +105,9 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
             self._show_video(episode % len(self._videos))
             facts = {"video": self._videos.name(episode), "media": self._media}
         elif self.mode.family == "color":
-            self._show_shift(self._draw_shift())
-            facts = {"color": self._shift, "media": self._media}
+            shift = self._draw_shift()
+            self._show_shift(shift)
+            facts = {"color": {group: rgb.copy() for group, rgb in shift.items()}, "media": self._media}
         obs, info = self.env.reset(seed=seed, options=options)
         return self._observation(obs), {**info, **facts}
 
