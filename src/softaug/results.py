@@ -142,7 +142,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     for top in given:
         if not top.exists():
             raise UserError(f"{top} does not exist; give run directories or folders that hold some")
-        runs = list(_runs_below(top))
+        runs = list(runs_below(top))
         if not runs:
             raise UserError(f"there is no run in {top}; give run directories or folders that hold some")
         for run in runs:
@@ -150,6 +150,15 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     if not found:
         raise UserError("give at least one run directory or a folder that holds some")
     return list(found.values())
+
+
+def runs_below(top: Path) -> Iterator[Path]:
+    """The run directories at and below `top`, in order of their names; none if there are none."""
+    for folder, below, _ in os.walk(top):
+        if is_run(Path(folder)):
+            below.clear()  # a run's own folders hold no runs
+            yield Path(folder)
+        below[:] = sorted(name for name in below if not name.startswith("."))
 
 
 def is_run(path: Path) -> bool:
@@ -226,14 +235,6 @@ def _best_by_mode(evaluations: list[Evaluation], *, adapted: bool) -> dict[str, 
         assert best is not None
         chosen[mode] = best
     return chosen
-
-
-def _runs_below(top: Path) -> Iterator[Path]:
-    for folder, below, _ in os.walk(top):
-        if is_run(Path(folder)):
-            below.clear()  # a run's own folders hold no runs
-            yield Path(folder)
-        below[:] = sorted(name for name in below if not name.startswith("."))
 
 
 def _config(path: Path) -> Config:

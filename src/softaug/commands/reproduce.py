@@ -28,7 +28,7 @@ from softaug.reproduce.making import (
 )
 from softaug.reproduce.showing import Plan, show, show_plan
 from softaug.reproduce.tables import TableResult, make_table
-from softaug.results import RunRecord, find_runs, read_run
+from softaug.results import MEDIA_ORDER, RunRecord, find_runs, read_run, runs_below
 
 if TYPE_CHECKING:
     from softaug.reproduce.writing import Written
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--media",
         metavar="KIND",
-        help="test media to report: official, folder or procedural; by default what most runs have",
+        help=f"test media to report: {', '.join(MEDIA_ORDER)}; by default what most runs have",
     )
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -127,6 +127,8 @@ def run(args: argparse.Namespace) -> int:
     items = make_items(args.item, tasks)
     if args.preset is not None and args.preset not in PRESETS:
         raise UserError(f"unknown preset {args.preset!r}; choose one of {', '.join(PRESETS)}")
+    if args.media is not None and args.media not in MEDIA_ORDER:
+        raise UserError(f"unknown media {args.media!r}; choose one of {', '.join(MEDIA_ORDER)}")
     if args.episodes is not None and args.episodes < 1:
         raise UserError(f"episodes must be at least 1, not {args.episodes}")
     if args.out.exists() and not args.out.is_dir():
@@ -177,13 +179,8 @@ def _plan(
     args: argparse.Namespace, items: Sequence[Item], seeds: Sequence[int]
 ) -> tuple[list[RunRecord], list[PlannedRun]]:
     own = args.out / "runs"
-    folders = [*(args.runs or []), *([own] if own.is_dir() and any(own.iterdir()) else [])]
-    try:
-        records = [read_run(path) for path in find_runs(folders)] if folders else []
-    except UserError:
-        if args.runs:
-            raise
-        records = []  # nothing was begun in our own folder yet
+    found = [*(find_runs(args.runs) if args.runs else []), *runs_below(own)]
+    records = [read_run(path) for path in dict.fromkeys(path.resolve() for path in found)]
     overrides = {name: value for name, value in given_arguments(args).items() if name not in NOT_OFFERED}
     if args.decisions is not None:
         overrides["decisions"] = args.decisions

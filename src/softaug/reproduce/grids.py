@@ -127,7 +127,7 @@ LABELS = {
 STATE_OF_THE_ART = {"curl": "CURL", "sac": "RAD", "pad": "PAD"}
 OURS_AND_BASELINES = ("sac_dr", "sac_conv", "soda_conv", "sac_overlay", "soda_overlay")
 ROBOT_MODES = {"train": "training", "random_colors": "random colors", "video_background": "video backgrounds"}
-ROBOT_OVERRIDES = {"eval_modes": tuple(ROBOT_MODES)}
+ROBOT_OVERRIDES = {"eval_modes": tuple(ROBOT_MODES), "frame_stack": 1}  # SPEC §7
 
 
 def _video_and_color(tasks: Sequence[str]) -> Item:

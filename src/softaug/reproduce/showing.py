@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softaug.reproduce import forms
+from softaug.reproduce.collect import count
 from softaug.reproduce.grids import Panel
 from softaug.reproduce.making import Evaluating
 from softaug.reproduce.tables import TableResult
@@ -43,7 +44,7 @@ def show(written: Written, table: TableResult | None) -> None:
 
 def _rich_aggregates(table: TableResult, mode: str) -> Table:
     head, lines = forms.aggregate_table(table)
-    shown = Table(title=f"{mode}, over tasks", title_justify="left", title_style="")
+    shown = Table(title=f"{mode}: statistics", title_justify="left", title_style="")
     for i, name in enumerate(head[1:]):
         shown.add_column(name, justify="right" if i else "left")
     for line in lines:
@@ -125,12 +126,15 @@ def show_plan(plan: Plan, title: str) -> None:
         table.add_row(task, method, *map(str, numbers))
     console.print(table)
     decisions = sum(run.config.decisions for run in plan.missing)
-    lines = [
-        f"{len(plan.there)} runs are finished, {len(plan.missing)} are to be trained in {plan.folder}: "
-        f"up to {decisions:,} decisions"
-    ]
+    lines = [f"{count([len(plan.there)], 'run')} finished"]
+    if plan.missing:
+        lines.append(
+            f"{count([len(plan.missing)], 'run')} to be trained in {plan.folder}: up to {decisions:,} decisions"
+        )
+        lines.append("(`softaug sweep --dry-run` estimates time and disk)")
     if plan.tables:
-        also = f" and of {len(plan.lacking)} that are finished" if plan.lacking else ""
-        lines.append(f"then {plan.episodes} test episodes per mode of every new run{also}")
+        of = [count([len(plan.missing)], "new run")] if plan.missing else []
+        of += [f"{len(plan.lacking)} of the finished"] if plan.lacking else []
+        lines.append(f"{plan.episodes} test episodes per mode to be played by {' and '.join(of) or 'none'}")
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
