@@ -89,7 +89,7 @@ function legend(list, hidden, changed) {
     const name = nameOf(series);
     const button = make(
       "button",
-      { type: "button", class: "key", "aria-pressed": !hidden.has(name), "data-name": name },
+      { type: "button", class: "key", "aria-pressed": String(!hidden.has(name)), "data-name": name },
       sample(series),
       name,
     );

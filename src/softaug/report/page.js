@@ -191,7 +191,7 @@ function drawProfile() {
     xTitle: "threshold τ of return / 1,000",
     xUnit: "threshold",
     yTitle: "share of runs above τ",
-    xText: (x) => plain(x, x % 0.1 > 0.001 && x % 0.1 < 0.099 ? 2 : 1),
+    xText: (x) => plain(x, 2),
     yText: asPercent,
     yTick: asPercent,
     yMax: 1,

@@ -1,0 +1,369 @@
+"""The report in a real browser: what it draws, plays, sorts and keeps, by pointer and by keyboard."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fabricated import fabricate_run
+
+from softaug.recording import Recorder
+from softaug.report import Reporter
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+HOSTILE = "<img src=x onerror=pwned=1></script><script>pwned=1</script>"
+MODES = ("train", "color_hard", "video_easy")
+LEVELS = {"sac": 500.0, "soda": 800.0}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
+        None,
+    )
+    if chromium is None:
+        pytest.skip("no chromium here")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods, two seeds each, on one task, one of them on a second; with videos."""
+    folder = tmp_path_factory.mktemp("report")
+    video = folder / "video.mp4"
+    rng = np.random.default_rng(0)
+    with Recorder(video, min_size=32) as recorder:
+        for _ in range(30):
+            recorder.add(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    for method, level in LEVELS.items():
+        for seed in (0, 1):
+            run = folder / "runs" / f"{method}{seed}"
+            returns = {"train": [level + 20 * seed], "color_hard": [level / 2], "video_easy": [level / 4]}
+            fabricate_run(run, "walker_stand", method, seed, returns=returns, level=level)
+            (run / "videos" / "000003000").mkdir(parents=True)
+            for mode in MODES:
+                shutil.copy(video, run / "videos" / "000003000" / f"{mode}.mp4")
+    fabricate_run(folder / "runs" / "other", "finger_spin", "sac", returns={"train": [99.0]})
+    return Reporter([folder / "runs"], samples=False).write(folder / "report.html").out
+
+
+class Opened:
+    """A page and what it complained about or asked for."""
+
+    def __init__(
+        self, browser: Any, path: Path, width: int = 1280, scheme: str = "light", clock: bool = False
+    ):
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(15_000)
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._asked)
+        if clock:  # time stands still until the test moves it
+            self.page.clock.install()
+        self.page.goto(path.as_uri())
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith(("file:", "blob:", "data:")):
+            self.complaints.append(request.url)
+
+    def __enter__(self) -> Any:
+        return self.page
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.context.close()
+        if kind is None:
+            assert not self.complaints
+
+
+def column(page: Any, title: str, table: str = "#panel-0-0 table") -> list[str]:
+    """The texts of the visible rows under a heading."""
+    return page.evaluate(
+        """([table, title]) => {
+            const heads = [...document.querySelector(table).tHead.rows[0].cells];
+            const index = heads.findIndex((head) => head.textContent === title);
+            const rows = [...document.querySelector(table).tBodies[0].rows].filter((row) => !row.hidden);
+            return rows.map((row) => (row.cells[index].querySelector(".value") || row.cells[index].firstChild).textContent);
+        }""",
+        [table, title],
+    )
+
+
+def test_curves_are_drawn_and_read_by_pointer_and_keyboard(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        page.select_option("#curves-task", "walker_stand")
+        page.select_option("#curves-what", "train")
+        lines = page.locator("#curves-chart path.line")
+        assert lines.count() == 2 and page.locator("#curves-chart path.band").count() == 2
+        box = lines.nth(1).bounding_box()
+        assert box["width"] > 300 and box["height"] > 50
+        plot = page.locator("#curves-chart .plot")
+        plot.focus()
+        page.keyboard.press("End")
+        said = plot.get_attribute("aria-valuetext")
+        assert (
+            said
+            == "3,000 decisions: SODA (overlay) 810 ± 10.0 (2 seeds); SAC (RAD: random crop) 510 ± 10.0 (2 seeds)"
+        )
+        page.keyboard.press("Home")
+        assert plot.get_attribute("aria-valuetext").startswith("1,000 decisions")
+        page.keyboard.press("Escape")
+        tip = page.locator("#curves-chart .tip")
+        assert tip.is_hidden()
+        area = plot.bounding_box()
+        plot.hover(position={"x": area["width"] * 0.5, "y": area["height"] * 0.5})
+        assert tip.is_visible() and "2,000 decisions" in tip.inner_text()
+        page.select_option("#curves-unit", "frames")
+        plot.focus()
+        page.keyboard.press("End")
+        assert plot.get_attribute("aria-valuetext").startswith("12,000 frames")
+
+
+def test_curves_show_single_seeds_and_a_table(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        page.select_option("#curves-task", "walker_stand")
+        assert page.locator("#curves-chart path.faint").count() == 0
+        page.check("#curves-seeds")
+        assert page.locator("#curves-chart path.faint").count() == 4
+        page.click("text=These curves as a table")
+        assert page.locator("#curves-table tbody tr").count() == 2
+        page.select_option("#curves-task", "finger_spin")
+        assert page.locator("#curves-table tbody tr").count() == 1
+        assert page.locator("#curves-chart path.line").count() == 1
+
+
+def test_methods_are_switched_off_everywhere_by_keyboard(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        for part in ("curves", "gap"):
+            page.select_option(f"#{part}-task", "walker_stand")
+        shown = page.locator('#gap-chart g[data-series="SODA (overlay)"]')
+        assert shown.count() == 2
+        key = page.locator("#curves-chart .key", has_text="SODA (overlay)")
+        assert key.get_attribute("aria-pressed") == "true"
+        key.focus()
+        page.keyboard.press("Space")
+        assert key.get_attribute("aria-pressed") == "false"
+        assert shown.count() == 0 and page.locator("#curves-chart path.line").count() == 1
+        assert page.evaluate("document.activeElement.dataset.name") == "SODA (overlay)"
+        page.keyboard.press("Enter")
+        assert shown.count() == 2
+
+
+def test_gap_chart_places_dots_by_value(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        page.select_option("#gap-task", "walker_stand")
+        page.select_option("#gap-what", "returns")
+        titles = page.locator('#gap-chart g[data-series="SODA (overlay)"] .dot title').all_text_contents()
+        assert titles[0] == "SODA (overlay), train: 810 ± 10.0 (2 seeds)"
+        xs = page.evaluate(
+            """[...document.querySelectorAll('#gap-chart g[data-series="SODA (overlay)"] circle.dot')].map(c => +c.getAttribute("cx"))"""
+        )
+        # 810, 400 and 200 on one linear axis
+        assert (xs[0] - xs[1]) / (xs[1] - xs[2]) == pytest.approx(410 / 200)
+        assert page.locator("#gap-chart .paper").count() > 0
+        assert page.locator("#gap tbody tr:visible").count() == 2
+
+
+def test_performance_profile_is_drawn(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        page.select_option("#profile-mode", "color_hard")
+        assert page.locator("#profile-chart path.line").count() == 2
+        assert "walker_stand; 2 runs a method" in page.inner_text("#profile-note")
+        plot = page.locator("#profile-chart .plot")
+        plot.focus()
+        for _ in range(31):
+            page.keyboard.press("ArrowRight")
+        assert (
+            plot.get_attribute("aria-valuetext")
+            == "0.30 threshold: SODA (overlay) 100 %; SAC (RAD: random crop) 0 %"
+        )
+
+
+def test_tables_sort_by_click_and_keyboard(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        assert column(page, "train") == ["99.0", "510", "810"]
+        head = page.locator("#panel-0-0 thead th", has_text="train")
+        head.locator("button").click()
+        assert (
+            column(page, "train") == ["810", "510", "99.0"]
+            and head.get_attribute("aria-sort") == "descending"
+        )
+        head.locator("button").focus()
+        page.keyboard.press("Enter")
+        assert (
+            column(page, "train") == ["99.0", "510", "810"] and head.get_attribute("aria-sort") == "ascending"
+        )
+        page.locator("#panel-0-0 thead th", has_text="color_hard").locator("button").click()
+        assert column(page, "color_hard") == ["400", "250", "–"]
+        assert head.get_attribute("aria-sort") is None
+        page.locator("#panel-0-0 thead th", has_text="color_hard").locator("button").click()
+        assert column(page, "color_hard") == ["250", "400", "–"]  # what is empty stays last
+        page.select_option("#results-task", "walker_stand")
+        assert column(page, "train") == ["510", "810"]
+
+
+def test_tabs_by_keyboard(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        page.get_by_role("tab", name="all modes").focus()
+        page.keyboard.press("ArrowRight")
+        chosen = page.locator("[role=tab][aria-selected=true]")
+        assert chosen.inner_text() == "train"
+        assert (
+            page.get_by_role("tabpanel").count() == 1
+            and page.is_visible("#panel-0-1")
+            and page.is_hidden("#panel-0-0")
+        )
+        page.keyboard.press("End")
+        assert chosen.inner_text() == "video_easy"
+        assert page.locator("[role=tab][tabindex='0']").count() == 1
+
+
+def test_every_control_is_reached_by_tab(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        seen: set[str] = set()
+        for _ in range(120):
+            page.keyboard.press("Tab")
+            name = page.evaluate(
+                "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
+            )
+            seen.add(name)
+            if name == "BODY":
+                break
+        assert {"theme", "curves-task", "curves-what", "curves-seeds", "gap-what", "profile-mode", "videos-run",
+                "videos-play", "videos-time", "plot", "key", "scroll", "tab-0-0", "SUMMARY"} <= seen  # fmt: skip
+
+
+def test_videos_play_together(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        players = "[...document.querySelectorAll('#videos-row video')]"
+        page.wait_for_function(
+            f"{players}.length === 3 && {players}.every(v => v.readyState >= 2 && v.videoWidth > 0)"
+        )
+        assert page.locator("#videos-row figcaption").all_inner_texts()[0].startswith("train")
+        page.click("#videos-play")
+        page.wait_for_function(f"{players}.every(v => v.currentTime > 0.1 && !v.error)")
+        assert page.inner_text("#videos-play") == "Pause all"
+        page.click("#videos-play")
+        assert page.evaluate(f"{players}.every(v => v.paused)")
+        page.evaluate(
+            "t => { const s = document.getElementById('videos-time'); s.value = t; s.dispatchEvent(new Event('input')) }",
+            0.5,
+        )
+        page.wait_for_function(f"{players}.every(v => Math.abs(v.currentTime / v.duration - 0.5) < 0.1)")
+        page.locator("#videos-row video").first.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function(f"{players}.map(v => v.paused).join() === 'false,true,true'")
+        page.select_option("#videos-run", index=1)
+        page.wait_for_function(
+            f"{players}.length === 3 && {players}.every(v => v.readyState >= 2 && v.paused)"
+        )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark(browser: Any, report: Path, scheme: str) -> None:
+    brightness = "+getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]"
+    with Opened(browser, report, scheme=scheme) as page:
+        first = page.evaluate(brightness)
+        assert first > 200 if scheme == "light" else first < 60
+        page.locator("#theme").focus()
+        page.keyboard.press("Enter")
+        second = page.evaluate(brightness)
+        assert second < 60 if scheme == "light" else second > 200
+        page.reload()
+        assert page.evaluate(brightness) == second
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_no_sideways_scrolling_on_a_phone(browser: Any, report: Path, width: int) -> None:
+    with Opened(browser, report, width=width) as page:
+        for details in page.locator("summary").all():
+            details.click()
+        for tab in page.locator("[role=tab]").all():
+            tab.click()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("#curves-chart svg").first.bounding_box()["width"] <= width
+
+
+def test_hostile_names_are_inert(browser: Any, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "<img src=x onerror=pwned=1>"
+    fabricate_run(run, task=HOSTILE, returns={"train": [5.0], "color_hard": [4.0]})
+    fabricate_run(tmp_path / "runs" / ("long_" * 40), task="x" * 200, method="soda")
+    facts = json.loads((run / "run.json").read_text()) | {
+        "device": HOSTILE,
+        "media": {HOSTILE: {HOSTILE: HOSTILE}},
+    }
+    (run / "run.json").write_text(json.dumps(facts))
+    shutil.copytree(run, tmp_path / "runs" / HOSTILE.replace("/", "_"), dirs_exist_ok=True)
+    Reporter([tmp_path / "runs"], samples=False).write(tmp_path / "report.html")
+    with Opened(browser, tmp_path / "report.html", width=390) as page:
+        page.wait_for_selector("#curves-chart path.line")
+        page.select_option("#curves-task", HOSTILE)
+        for details in page.locator("summary").all():
+            details.click()
+        assert page.evaluate("typeof pwned") == "undefined"
+        assert page.locator("img").count() == 0 and page.locator("script").count() == 2
+        assert HOSTILE in page.inner_text("main")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_policy_stops_what_would_slip_through(browser: Any, report: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    attack = "<script>document.title = 'pwned'</script><img src='http://127.0.0.1:9/x.png' onerror=\"document.title='pwned'\">"
+    broken.write_text(report.read_text().replace("<main>", f"<main>{attack}"))
+    opened = Opened(browser, broken)
+    opened.page.wait_for_selector("#curves-chart path.line")
+    assert opened.page.title() != "pwned"
+    assert not any(complaint == "127.0.0.1:9/x.png" for complaint in opened.complaints)  # never asked for
+    assert any("Content Security Policy" in complaint for complaint in opened.complaints)
+    opened.context.close()
+
+
+def test_without_a_script_the_tables_are_there(browser: Any, report: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    assert page.is_visible("text=charts and videos need it")
+    assert page.locator("#results table").count() == 4 and page.is_visible("#results table >> nth=3")
+    context.close()
+
+
+def test_live_page_loads_itself_again_and_stays_where_it_was(browser: Any, tmp_path: Path) -> None:
+    run, out = tmp_path / "runs" / "a", tmp_path / "report.html"
+    fabricate_run(run, returns={"train": [100.0], "color_hard": [50.0]}, finished=False)
+    fabricate_run(tmp_path / "runs" / "b", method="soda", returns={"train": [100.0], "color_hard": [50.0]})
+    reporter = Reporter([tmp_path / "runs"], samples=False)
+    reporter.write(out, reload_seconds=600)
+    opened = Opened(browser, out, clock=True)
+    with opened as page:
+        page.get_by_role("tab", name="color_hard").click()
+        page.select_option("#curves-what", "color_hard")
+        page.locator("#curves-chart .key", has_text="SODA").click()
+        page.evaluate("document.activeElement.blur(); scrollTo({top: 700, behavior: 'instant'})")
+        line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) | {"decisions": 2345}
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        reporter.write(out, reload_seconds=600)
+        with page.expect_navigation():
+            page.clock.run_for(601_000)
+        assert "2,345" in page.inner_text("#runs")
+        assert page.evaluate("scrollY") == 700
+        assert page.locator("[role=tab][aria-selected=true]").inner_text() == "color_hard"
+        assert page.input_value("#curves-what") == "color_hard"
+        assert page.locator("#curves-chart path.line").count() == 1
+        page.locator("#live").click()
+        page.evaluate("mark = 1")
+        page.clock.run_for(2_000_000)
+        assert page.evaluate("mark") == 1  # switched off, it stands still
