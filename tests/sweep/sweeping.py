@@ -42,7 +42,7 @@ if what == "train":
         pass
     stop()
 if what == "stuck":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (run / "training").touch()
     time.sleep(600)
 (run / "final_eval.json").write_text("{}")

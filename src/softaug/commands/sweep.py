@@ -186,8 +186,8 @@ def show_plan(result: dict[str, Any], out: Path) -> None:
     console.print(plan)
     counts = Counter(entry["plan"] for entry in result["runs"])
     kinds = ", ".join(f"{counts[plan]} to {plan}" for plan in PLAN.values() if counts[plan])
-    console.print(f"{len(result['runs'])} runs: {kinds}")
-    threads = "1 thread" if result["threads"] == 1 else f"{result['threads']} threads"
+    console.print(f"{counted(len(result['runs']), 'run')}: {kinds}")
+    threads = counted(result["threads"], "thread")
     console.print(
         f"time: about {duration(result['seconds'])} with {result['workers']} at a time, {threads} each"
     )
@@ -209,6 +209,10 @@ def show_plan(result: dict[str, Any], out: Path) -> None:
     )
 
 
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def size(count: int) -> str:
     """Bytes for people."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
@@ -226,7 +230,9 @@ def show(outcomes: Sequence[Outcome], out: Path) -> None:
     console.print(summary(rows), markup=False)
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     for outcome in failed:
-        console.print(f"\n{outcome.run.name} failed after {outcome.attempts} attempts:", style="bold red")
+        console.print(
+            f"\n{outcome.run.name} failed after {counted(outcome.attempts, 'attempt')}:", style="bold red"
+        )
         console.print(outcome.error, markup=False, soft_wrap=True)
         console.print(f"whole log: {outcome.run.directory / 'log.txt'}", markup=False, soft_wrap=True)
     if failed or any(outcome.state == "interrupted" for outcome in outcomes):

@@ -201,7 +201,9 @@ def line(row: Row) -> str:
 def summary(rows: Sequence[Row]) -> str:
     """How many runs are in which state."""
     counts = Counter(row.state for row in rows)
-    return f"{len(rows)} runs: " + ", ".join(f"{counts[state]} {state}" for state in ORDER if counts[state])
+    return f"{len(rows)} run{'' if len(rows) == 1 else 's'}: " + ", ".join(
+        f"{counts[state]} {state}" for state in ORDER if counts[state]
+    )
 
 
 def sweep_seconds_left(rows: Sequence[Row]) -> float | None:

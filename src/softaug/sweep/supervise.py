@@ -152,7 +152,7 @@ def attempt(
             if killing():
                 process.kill()
             elif stopping() and not told:
-                process.send_signal(signal.SIGINT)
+                process.terminate()  # to training the same as Ctrl-C, but never blocked or ignored by inheritance
                 told = True
             time.sleep(POLL_SECONDS)
         return status

@@ -26,6 +26,9 @@ LOCK_SECONDS = 120.0
 
 def main() -> int:
     """Begin the run or go on with it; the exit status says how it ended."""
+    if hasattr(signal, "pthread_sigmask"):
+        # A Ray started by the sweep blocks it in all its processes; `kill -INT` is to stop a run there too.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     values = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_supervisor, daemon=True).start()
     config, directory = Config.from_json(values["config"]), Path(values["directory"])
