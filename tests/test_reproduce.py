@@ -253,6 +253,7 @@ def test_the_robots_table(tmp_path: Path) -> None:
     assert item.scale == 50 and item.overrides["eval_modes"] == ("train", "random_colors", "video_background")
     table = make_table(item, select([], item.grid))
     rows = forms.markdown(table)
+    assert "never released: not comparable with the paper" in rows
     assert "21.3 ± 5.0" in rows and "no finished run yet" in rows and "-4.5 ± 1.1" in rows
 
 

@@ -115,6 +115,13 @@ def test_figures_show_the_curves_and_are_reproducible(tmp_path: Path) -> None:
     assert figure_files(figure) == figure_files(again)  # the same runs give the same files
 
 
+def test_figures_never_mix_presets(tmp_path: Path) -> None:
+    fabricate_run(tmp_path / "a", preset="small")
+    fabricate_run(tmp_path / "b", preset="paper")
+    with pytest.raises(UserError, match="never mixed"):
+        learning_curves([read_run(path) for path in find_runs([tmp_path])])
+
+
 def test_figures_need_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fabricate_all(tmp_path, ("sac",), seeds=1)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -262,8 +269,6 @@ def test_a_real_run_from_nothing_to_the_table(tmp_path: Path, capsys: pytest.Cap
     ]
     words += [
         *as_flags(TINY),
-        "--eval-modes",
-        "train",
         "--no-tensorboard",
         "--no-env-process",
         "--json",

@@ -99,6 +99,11 @@ def learning_curves(
     across: modes side by side instead of below each other.
     notes: what must be said, small below the figure.
     """
+    presets = dict.fromkeys(record.config.preset for record in records)
+    if len(presets) > 1:
+        raise UserError(
+            f"the runs are of the presets {' and '.join(presets)}, which are never mixed; draw one"
+        )
     tasks = tasks or list(dict.fromkeys(record.config.task for record in records))
     methods = methods or default_labels(records)
     modes = modes or {mode: mode for mode in default_modes(records)}

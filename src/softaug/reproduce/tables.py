@@ -85,7 +85,10 @@ def make_table(
         selection,
         cells,
         aggregates=(),
-        about_runs=tuple(describe_runs(selection, asked_seeds=asked_seeds)),
+        about_runs=(
+            *([item.remark] if item.remark else []),
+            *describe_runs(selection, asked_seeds=asked_seeds),
+        ),
         about_numbers=(*_number_notes(present), *_missing_notes(cells)),
         about_media=tuple(_media_notes(chosen, kinds, cells)),
     )

@@ -56,7 +56,8 @@ def write_curves(
 ) -> Written:
     """NAME.png and .svg, the points as NAME.csv, and both with what must be said as NAME.md."""
     curves = collect_curves(selection, item.tasks, item.methods, item.modes)
-    notes = (*describe_runs(selection, asked_seeds=asked_seeds), *curve_notes(curves, item))
+    remark = [item.remark] if item.remark else []
+    notes = (*remark, *describe_runs(selection, asked_seeds=asked_seeds), *curve_notes(curves, item))
     figure = draw_curves(
         curves, item.tasks, item.methods, item.modes, across=item.across, title=item.title, notes=notes
     )
