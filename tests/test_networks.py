@@ -208,3 +208,12 @@ def test_moving_average_at_one_is_a_copy_and_at_zero_nothing():
     ema_update(target, other, 0.0)
     floating = {name for name, tensor in before.items() if tensor.is_floating_point()}
     assert all(torch.equal(snapshot(target)[name], before[name]) for name in floating)
+
+
+def test_orthogonal_convolutions_use_every_tap():
+    conv = torch.nn.Conv2d(9, 16, 3)
+    initialise(conv, "orthogonal")
+    rows = conv.weight.detach().flatten(1)  # (16, 81)
+    torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(16))  # ReLU's gain is sqrt(2)
+    assert (conv.weight.abs().sum((0, 1)) > 0.1).all()
+    assert not conv.bias.any()

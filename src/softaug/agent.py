@@ -263,8 +263,8 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
         own = (config.filters[shared - 1], config.filters[shared:], config.strides[shared:])
         encoder = Encoder(trunk, ConvStack(*own, pixels=False))
         auxiliary_encoder = Encoder(trunk, ConvStack(*own, pixels=False))
-        initialise(auxiliary_encoder)
-    initialise(encoder)
+        initialise(auxiliary_encoder, config.conv_init)
+    initialise(encoder, config.conv_init)
     return encoder, auxiliary_encoder
 
 

@@ -77,6 +77,11 @@ class Config:
 
     filters: tuple[int, ...] = option((32,) * 11, "output channels of the encoder's 3x3 convolutions")
     strides: tuple[int, ...] = option((2,) + (1,) * 10, "strides of the encoder's convolutions")
+    conv_init: str = option(
+        "delta_orthogonal",
+        "first convolution weights: delta_orthogonal (the paper's: only the centre tap) or orthogonal (all taps)",
+        later=True,
+    )
     pad_own_layers: int = option(3, "PAD: the last layers that RL and the auxiliary task do not share")
     projection_dim: int = option(100, "size of every projection (K)")
     hidden_dim: int = option(1024, "width of the actor's and critic's MLPs")
@@ -166,19 +171,22 @@ class Config:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # Sized for two CPU cores: same code path, smaller images, networks and batches.
+    # Sized for two CPU cores by measurement (docs/speed.md): same code path, smaller images, networks and batches.
     "small": {
         "decisions": 30_000,
-        "image_size": 72,
-        "crop_size": 64,
+        "image_size": 56,
+        "crop_size": 50,
         "render": "fast",
         "filters": (16, 32, 32),
-        "strides": (2, 2, 2),
+        "strides": (2, 2, 1),
+        # With strides of 4 in all, centre taps alone would see one pixel in sixteen at first.
+        "conv_init": "orthogonal",
         "pad_own_layers": 1,
         "projection_dim": 50,
         "hidden_dim": 256,
         "batch_size": 64,
         "n_step": 3,
+        "critic_tau": 0.03,
         "replay_capacity": 100_000,
         "aux_batch_size": 64,
         "aux_lr": 1e-3,
@@ -335,7 +343,7 @@ def _check(config: Config) -> None:
             raise UserError(f"{name} must be positive, not {getattr(config, name)}")
     choices = {
         "preset": tuple(PRESETS), "replay_memory": ("disk", "ram"), "render": ("exact", "fast"),
-        "device": ("auto", "cpu", "cuda", "mps"), "precision": ("fp32", "tf32", "bf16"),
+        "conv_init": ("delta_orthogonal", "orthogonal"), "device": ("auto", "cpu", "cuda", "mps"), "precision": ("fp32", "tf32", "bf16"),
     }  # fmt: skip
     for name, valid in choices.items():
         if getattr(config, name) not in valid:

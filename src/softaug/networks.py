@@ -132,13 +132,19 @@ def make_mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def initialise(module: nn.Module) -> None:
-    """Delta-orthogonal convolutions, orthogonal linear layers, zero biases (in place)."""
+def initialise(module: nn.Module, conv_init: str = "delta_orthogonal") -> None:
+    """Orthogonal linear layers, zero biases, and convolutions by `conv_init` (in place).
+
+    `delta_orthogonal`, the paper's: an orthogonal centre tap, zeros around it. `orthogonal`: all taps together.
+    """
+    gain = nn.init.calculate_gain("relu")
     for layer in module.modules():
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv2d) and conv_init == "orthogonal":
+            nn.init.orthogonal_(layer.weight, gain)
+        elif isinstance(layer, nn.Conv2d):
             nn.init.zeros_(layer.weight)
             centre = layer.kernel_size[0] // 2
-            nn.init.orthogonal_(layer.weight.data[:, :, centre, centre], gain=nn.init.calculate_gain("relu"))
+            nn.init.orthogonal_(layer.weight.data[:, :, centre, centre], gain)
         elif isinstance(layer, nn.Linear):
             nn.init.orthogonal_(layer.weight)
         if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
