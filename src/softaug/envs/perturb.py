@@ -64,6 +64,8 @@ LIGHT_RANGE = {
 TEXTURE_CONTRAST = {"easy": 0.25, "hard": 0.6}
 HARD_TEXTURE_STD = 0.25
 PATTERNS = ("checker", "stripes", "clouds", "waves")
+CAMERA_ARRAYS = ("cam_pos", "cam_quat", "cam_pos0", "cam_poscom0", "cam_mat0", "cam_fovy")
+LIGHT_ARRAYS = ("light_pos", "light_pos0", "light_poscom0", "light_dir", "light_dir0", "light_diffuse")
 SURFACES = ("grid", "table")
 """Names of the textures that change: the floor of every task, and the robot's table."""
 
@@ -107,9 +109,7 @@ class Perturber:
     def __init__(self, physics: Any, painter: Painter) -> None:
         self._physics, self._painter = physics, painter
         model = physics.model
-        names = ("cam_pos", "cam_quat", "cam_pos0", "cam_poscom0", "cam_mat0", "cam_fovy")
-        names += ("light_pos", "light_pos0", "light_poscom0", "light_dir", "light_dir0", "light_diffuse")
-        self._own = {name: getattr(model, name).copy() for name in names}
+        self._own = {name: getattr(model, name).copy() for name in (*CAMERA_ARRAYS, *LIGHT_ARRAYS)}
         headlight = model.vis.headlight
         self._headlight = {name: getattr(headlight, name).copy() for name in ("ambient", "diffuse")}
 
@@ -123,31 +123,25 @@ class Perturber:
             self._show_texture(look["texture"], color or DEFAULT_COLORS)
 
     def _show_camera(self, draw: Draw) -> None:
-        model, own = (
-            self._physics.model,
-            {name: array[CAMERA] for name, array in self._own.items() if name.startswith("cam_")},
-        )
+        model = self._physics.model
+        own = {name: self._own[name][CAMERA] for name in CAMERA_ARRAYS}
         axes = own["cam_mat0"].reshape(3, 3)  # columns: right, up, and back from what it sees
         distance = abs(float(own["cam_poscom0"] @ axes[:, 2]))  # to the subject, along the line of sight
         height = 2 * np.tan(np.radians(own["cam_fovy"]) / 2)  # of the picture, for distance 1
         around = _rotation(-draw["upwards"] * height, draw["sideways"] * height, np.radians(draw["roll"]))
         aim = _rotation(draw["aim"][0] * height, draw["aim"][1] * height, 0.0)
-        # Round the subject: the camera's own axes turn, and it goes back along the turned line of sight. A camera that
-        # follows a body is given by `cam_*0` in the world, any other by `cam_pos`, `cam_quat` in its body.
-        for pos_names, matrix in (
-            (("cam_pos0", "cam_poscom0"), axes),
-            (("cam_pos",), _matrix(own["cam_quat"])),
-        ):
-            turned = matrix @ around
-            for name in pos_names:
-                getattr(model, name)[CAMERA] = own[name] + distance * (turned[:, 2] - matrix[:, 2])
-            seen = turned @ aim
-            if pos_names == ("cam_pos",):
-                quat = np.empty(4)
-                mujoco.mju_mat2Quat(quat, seen.ravel())
-                model.cam_quat[CAMERA] = quat
-            else:
-                model.cam_mat0[CAMERA] = seen.ravel()
+        # Round the subject: the camera's own axes turn, and it goes back along the turned line of sight. MuJoCo takes a
+        # camera that follows a body from `cam_*0`, in the world, and any other from `cam_pos` and `cam_quat`.
+        turned = axes @ around
+        for name in ("cam_pos0", "cam_poscom0"):
+            getattr(model, name)[CAMERA] = own[name] + distance * (turned[:, 2] - axes[:, 2])
+        model.cam_mat0[CAMERA] = (turned @ aim).ravel()
+        axes_in_body = _matrix(own["cam_quat"])
+        turned = axes_in_body @ around
+        model.cam_pos[CAMERA] = own["cam_pos"] + distance * (turned[:, 2] - axes_in_body[:, 2])
+        quat = np.empty(4)
+        mujoco.mju_mat2Quat(quat, (turned @ aim).ravel())
+        model.cam_quat[CAMERA] = quat
         model.cam_fovy[CAMERA] = own["cam_fovy"] * (1 + draw["zoom"])
 
     def _show_light(self, draw: Draw) -> None:
@@ -187,17 +181,17 @@ def texture(draw: Draw, level: str, size: tuple[int, int], own_rgb: np.ndarray) 
 
 def pattern(name: str, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
     """A grey picture (height, width) in 0..1 that fits together with itself at its edges, as floors repeat it."""
-    y, x = np.meshgrid(*(np.arange(n) / n for n in size), indexing="ij")
+    y, x = (np.arange(n) / n for n in size)
     if name == "checker":
         cells = 2 * rng.integers(1, 6, 2)
-        return ((np.floor(y * cells[0]) + np.floor(x * cells[1])) % 2).astype(float)
+        return (np.floor(y * cells[0])[:, None] + np.floor(x * cells[1])) % 2
     across = rng.integers(-5, 6, 2)
     if not across.any():
         across[0] = 3
-    phase = x * across[0] + y * across[1] + rng.uniform()
+    phase = y[:, None] * across[0] + x * across[1] + rng.uniform()
     if name == "stripes":
         return (np.sin(2 * np.pi * phase) > rng.uniform(-0.5, 0.5)).astype(float)
-    clouds = _clouds(rng, x, y)
+    clouds = _clouds(rng, y, x)
     if name == "clouds":
         return (clouds - clouds.min()) / np.ptp(clouds)
     if name == "waves":  # marble, wood
@@ -205,14 +199,13 @@ def pattern(name: str, rng: np.random.Generator, size: tuple[int, int]) -> np.nd
     raise ValueError(f"unknown pattern {name!r}")
 
 
-def _clouds(rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A few dozen random waves, the longer the stronger; standard deviation about 1."""
-    total = np.zeros_like(x)
-    for _ in range(24):
-        across = rng.integers(-6, 7, 2)
-        strength = 1.0 / max(1.0, float(np.linalg.norm(across)))
-        total += strength * np.cos(2 * np.pi * (x * across[0] + y * across[1] + rng.uniform()))
-    return total / total.std() if total.std() > 0 else total
+def _clouds(rng: np.random.Generator, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The sum of two dozen random waves, the longer the stronger, with standard deviation 1: (len(y), len(x))."""
+    across = rng.integers(1, 7, (24, 2)) * rng.choice([-1, 1], (24, 2))
+    strength = 1 / np.linalg.norm(across, axis=1)
+    down = np.exp(2j * np.pi * (np.outer(y, across[:, 0]) + rng.uniform(size=24)))
+    total = ((strength * down) @ np.exp(2j * np.pi * np.outer(across[:, 1], x))).real
+    return total / total.std()
 
 
 def _matrix(quat: np.ndarray) -> np.ndarray:

@@ -21,13 +21,15 @@ CUBE_HALF_SIZE = 0.03
 GOAL_RADIUS = 0.06
 PUSHER_RADIUS = 0.03
 FINGER_ANGLE = 1.35  # radians: the joints' upper limit, fingers closed
+TABLE_LOW, TABLE_HIGH = np.array([-0.18, -0.65]), np.array([0.94, 0.65])  # its top's corners, x and y
 ARM_JOINTS = tuple(f"arm/joint_{i}" for i in range(1, 7))
 TIP_SITE = "tip"
 
-# Stiff and critically damped for the joints' armature (4 and 2 kg m²), with the torque limits of Kinova's data sheet
-# doubled: gravity is compensated here, inertia is not.
-_SERVOS = (("joint_1", "joint_2", "joint_3"), 4.0, 60.0), (("joint_4", "joint_5", "joint_6"), 2.0, 14.0)
-_SERVO_FREQUENCY = 60.0  # radians per second
+# Names, armature (kg m²) and torque limit (N m) of the joints' servos. dm_control's armatures, four times these, are
+# too much for Kinova's torques: the servos would saturate in every fast move and swing. These never do in free moves,
+# and are weak enough that pressing on the cube (3-D) leaves it on the table.
+_SERVOS = (("joint_1", "joint_2", "joint_3"), 1.0, 60.0), (("joint_4", "joint_5", "joint_6"), 0.5, 30.0)
+_SERVO_FREQUENCY = 60.0  # radians per second; critically damped
 _MAX_JOINT_SPEED = np.deg2rad(90.0)
 
 _SCENE = f"""
@@ -141,6 +143,7 @@ def _add_servos(spec: mujoco.MjSpec) -> None:
         spec.joint(name).frictionloss = 0.0  # six constraints that a servo overcomes anyhow
     for names, armature, torque in _SERVOS:
         for name in names:
+            spec.joint(f"arm/{name}").armature = armature
             stiffness = armature * _SERVO_FREQUENCY**2
             actuator = spec.add_actuator(
                 name=f"arm/{name}",
