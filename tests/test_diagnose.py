@@ -191,16 +191,16 @@ def test_equal_vectors_have_cosine_exactly_one():
 def test_attention_is_where_the_action_comes_from():
     class OnePixel(nn.Module):
         def forward(self, pixels: Tensor) -> Tensor:
-            return torch.stack([pixels[:, 3, 6, 8], -pixels[:, 0, 6, 8]], 1).to(torch.float32) / 255
+            return torch.stack([pixels[:, 3, 16, 18], -pixels[:, 0, 16, 18]], 1).to(torch.float32) / 255
 
-    policy = policy_with(OnePixel())
-    obs = np.random.default_rng(0).integers(0, 256, (3, 3 * STACK, SIZE, SIZE), dtype=np.uint8)
-    maps = attention(policy, obs)
-    row, column = 6 + 1, 8 + 1  # the crop begins at 1
-    window = np.zeros((SIZE, SIZE), bool)
-    window[row - BLUR // 2 : row + BLUR // 2 + 1, column - BLUR // 2 : column + BLUR // 2 + 1] = True
-    for heat in maps:
-        assert (heat[window] > 0).all() and not heat[~window].any()
+    torch.manual_seed(0)
+    policy = MeanPolicy(OnePixel(), Actor(2, 6, 16, 2), 36, (6, 40, 40)).eval()
+    obs = np.random.default_rng(0).integers(0, 256, (3, 6, 40, 40), dtype=np.uint8)
+    row, column, reach = 16 + 2, 18 + 2, 2 * (BLUR // 2)  # the crop begins at 2
+    window = np.zeros((40, 40), bool)
+    window[row - reach : row + reach + 1, column - reach : column + reach + 1] = True
+    for heat in attention(policy, obs):
+        assert heat[row, column] == heat.max() and (heat[window] > 0).all() and not heat[~window].any()
 
 
 # --- the same states in every look -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from softaug.errors import UserError
 from softaug.evaluation import Task
 from softaug.policy import Policy
 
-MOMENTS_PER_EPISODE = 16
+MOST_PER_EPISODE, LEAST_EPISODES = 16, 4
 EPISODE_FRAMES = 1_000
 """Assumed length of an episode without a time limit."""
 MOST_FRUITLESS = 20
@@ -62,10 +62,11 @@ def collect_moments(
     """
     rng = np.random.default_rng([seed, 2])
     length = _usual_length(env)
+    per_episode = min(MOST_PER_EPISODE, max(1, count // LEAST_EPISODES))
     moments: list[Moment] = []
     episode = fruitless = 0
     while len(moments) < count:
-        wanted = min(MOMENTS_PER_EPISODE, count - len(moments))
+        wanted = min(per_episode, count - len(moments))
         decisions = _spread(length, wanted, _frames(env), rng)
         found, played = _moments_of_episode(env, policy, episode, decisions, seed)
         for moment in found:

@@ -22,7 +22,7 @@ TILE, GAP, MARGIN = 132, 6, 18
 LABEL_WIDTH, TITLE_HEIGHT, BLOCK_GAP = 78, 58, 14
 INK, FAINT, PAPER = (30, 33, 38), (110, 115, 122), (255, 255, 255)
 BLUR = 9
-"""Pixels: about the product of the small encoder's strides, whose grid would show otherwise."""
+"""Pixels, twice: more than the product of the small encoder's strides, whose grid would show otherwise."""
 # From nothing to most attention: dark to light, readable in grey too.
 HEAT = np.array([(12, 10, 32), (84, 18, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], np.float64)
 
@@ -42,7 +42,9 @@ def attention(policy: MeanPolicy, obs: np.ndarray) -> np.ndarray:
     for dimension in range(actions.shape[1]):
         (gradient,) = torch.autograd.grad(actions[:, dimension].sum(), pixels, retain_graph=True)
         total += gradient.abs().amax(1)
-    blurred = F.avg_pool2d(total[:, None], BLUR, stride=1, padding=BLUR // 2, count_include_pad=False)
+    blurred = total[:, None]
+    for _ in range(2):
+        blurred = F.avg_pool2d(blurred, BLUR, stride=1, padding=BLUR // 2, count_include_pad=False)
     return blurred[:, 0].numpy()
 
 
