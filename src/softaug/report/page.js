@@ -347,7 +347,9 @@ if (every) {
   history.scrollRestoration = "manual";
   setInterval(() => {
     const busy = playing() || document.hidden || document.activeElement?.tagName === "SELECT";
-    if (live && !busy) location.reload();
+    if (!live || busy) return;
+    keepState(); // what pagehide would keep comes too late for a reload from inside
+    location.reload();
   }, every * 1000);
 }
 addEventListener("pagehide", keepState);
