@@ -15,7 +15,7 @@ import numpy as np
 import own_fakes
 import pytest
 import torch
-from fakes import FakeImages, tiny_config
+from fakes import tiny_config
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from own_fakes import CornerEnv, RestorableEnv, train_own
@@ -467,14 +467,14 @@ def test_killed_and_resumed_without_state_a_new_episode_begins(tmp_path: Path, c
 def test_functions_in_python_and_the_commands_afterwards(tmp_path: Path, capsys):
     settings = {
         name: value
-        for name, value in own_config(method="soda_conv", preset="small").to_json().items()
-        if name not in ("task", "test_env", "eval_modes", "filters", "strides")
+        for name, value in own_config(method="soda_conv").to_json().items()
+        if name not in ("task", "test_env", "eval_modes", "filters", "strides", "images")
     }
     result = train(
         out=tmp_path / "run",
         env=own_fakes.make_corner,
         test_envs={"dark": own_fakes.make_dark},
-        images=FakeImages(),
+        images="procedural",  # a field of the config, as all that follows
         filters=(8, 8),
         strides=(2, 1),
         quiet=True,
@@ -539,9 +539,8 @@ def test_contradictory_calls_are_refused(tmp_path: Path):
         )
 
 
-@pytest.mark.parametrize(
-    ("function", "limit"), [("make_pendulum", 0), pytest.param("make_car", 30, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("function", "limit"), [("make_pendulum", 0), ("make_car", 30)])
 def test_real_environments_train_are_killed_resumed_evaluated_and_exported(
     tmp_path: Path, capsys, function: str, limit: int
 ):

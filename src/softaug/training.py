@@ -343,7 +343,7 @@ def train(
     env: MakeEnv | str | None = None,
     test_envs: Mapping[str, MakeEnv | str] | None = None,
     env_factory: EnvFactory | None = None,
-    images: ImageSource | None = None,
+    images: ImageSource | str | None = None,
     resume: bool = False,
     keep_replay: bool = False,
     quiet: bool = False,
@@ -355,10 +355,12 @@ def train(
     env: an environment of your own: a function without arguments that returns a Gymnasium environment with continuous
         actions, or its `module:callable`. test_envs: name -> function of a distribution to evaluate in.
     env_factory: (mode, seed) -> environment with the interface of `softaug.make_env`, instead of `env`.
-    images: the overlay's image source; by default the one the config names.
+    images: the overlay's image source; by default the one the config names (a name here is the config's field).
     resume: go on with the run in `out`; `config` may differ only where results cannot.
     keep_replay: keep the replay's files when the run is finished.
     """
+    if isinstance(images, str):
+        settings, images = {**settings, "images": images}, None
     if env is not None and env_factory is not None:
         raise UserError("give env or env_factory, not both")
     config, given_envs, notes = own_envs.choose(config, out, env, test_envs, resume=resume, settings=settings)
