@@ -36,11 +36,15 @@ if TYPE_CHECKING:
 
 FAILED, INTERRUPTED = 1, 130
 PAPER_SEEDS = 5
-# The grid says these; `--workers` are runs at a time here, as in `softaug sweep`.
-NOT_OFFERED = ("task", "method", "seed", "preset", "decisions", "eval_modes", "workers")
+# The grid says these; `--workers` are runs at a time here, as in `softaug sweep`. The last are for own environments.
+NOT_OFFERED = (
+    "task", "method", "seed", "preset", "decisions", "eval_modes", "workers",
+    "test_env", "image_key", "episode_decisions",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.HelpFormatter  # each help says itself what happens without the flag
     parser.epilog = (
         "Any config flag holds for every run that is made. Values in brackets are the paper's; a method's own "
         "numbers and --preset small replace some."
@@ -80,30 +84,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("reproduced"),
         metavar="DIR",
-        help="tables and figures; new runs go to DIR/runs",
+        help="tables and figures; new runs go to DIR/runs [reproduced]",
     )
     where.add_argument(
         "--runs",
         type=Path,
         nargs="+",
         metavar="DIR",
-        help="runs that there are, or folders of them [OUT/runs]",
+        help="runs that there are, or folders of them [those in OUT/runs]",
     )
     where.add_argument("--only-existing", action="store_true", help="train and evaluate nothing")
     how = parser.add_argument_group("how")
-    how.add_argument("--backend", default="local", metavar="NAME", help="local processes or ray")
-    how.add_argument("--address", metavar="HOST:PORT", help="Ray cluster: host:port or auto")
-    how.add_argument("--workers", type=int, metavar="N", dest="sweep_workers", help="runs at a time")
+    how.add_argument("--backend", default="local", metavar="NAME", help="local processes or ray [local]")
     how.add_argument(
-        "--retries", type=int, default=2, metavar="N", help="how often a failed run is tried again"
+        "--address",
+        metavar="HOST:PORT",
+        help="Ray cluster: host:port or auto; without it a Ray of its own is started",
     )
     how.add_argument(
-        "--cpus-per-run", type=int, metavar="N", help="torch threads of a run, and what Ray reserves"
+        "--workers",
+        type=int,
+        metavar="N",
+        dest="sweep_workers",
+        help="runs at a time; by default one locally, with Ray as many as there is room for",
     )
     how.add_argument(
-        "--gpus-per-run", type=float, default=0, metavar="X", help="GPUs that Ray reserves for a run"
+        "--retries", type=int, default=2, metavar="N", help="how often a failed run is tried again [2]"
     )
-    how.add_argument("--eval-workers", type=int, metavar="N", help="processes for the last evaluation")
+    how.add_argument(
+        "--cpus-per-run",
+        type=int,
+        metavar="N",
+        help="torch threads of a run, and what Ray reserves; by default the cores divided by --workers, on a cluster 2",
+    )
+    how.add_argument(
+        "--gpus-per-run", type=float, default=0, metavar="X", help="GPUs that Ray reserves for a run [0]"
+    )
+    how.add_argument(
+        "--eval-workers",
+        type=int,
+        metavar="N",
+        help="processes for the last evaluation; by default as many as `softaug eval` takes",
+    )
     how.add_argument("--dry-run", action="store_true", help="say what would be made; make nothing")
     how.add_argument("--json", action="store_true", help="print the result as JSON")
     how.add_argument("--quiet", action="store_true", help="show no progress")
