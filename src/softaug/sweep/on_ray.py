@@ -105,10 +105,13 @@ def connect(ray: Any, address: str | None, *, cpus: int) -> None:
         ray.init(**options)
     except Exception as error:  # Ray raises many kinds, a plain Exception among them
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if address is None:
+            raise UserError(
+                f"Ray does not start on this machine ({reason}); try again when it is less busy, or use --backend local"
+            ) from None
         raise UserError(
-            f"cannot connect to Ray at {address or 'this machine'} ({reason}); "
-            "check --address and, if the cluster asks for a token, RAY_AUTH_TOKEN_PATH; "
-            "a cluster is started with: ray start --head"
+            f"cannot connect to Ray at {address} ({reason}); check --address and, if the cluster asks for a token, "
+            "RAY_AUTH_TOKEN_PATH; a cluster is started with: ray start --head"
         ) from None
 
 
