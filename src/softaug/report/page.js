@@ -352,6 +352,8 @@ if (every) {
     location.reload();
   }, every * 1000);
 }
+// Chromium forgets what pagehide writes when the page is loaded again; other browsers may not send beforeunload.
+addEventListener("beforeunload", keepState);
 addEventListener("pagehide", keepState);
 
 showTheme();
