@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from softaug.augment import Augment, RandomConv, RandomCrop, RandomOverlay, RandomShift
-from softaug.envs import make_env
+from softaug.envs import PAPER_TASKS, make_env
+from softaug.envs.modes import AXIS_MODES, BENCHMARK_MODES, ROBOT_MODES
 from softaug.media import image_source
 from softaug.replay import newest_frame
 
@@ -49,9 +50,11 @@ def mode_section(
     rows: list[Row] = []
     for task in tasks:
         pictures = []
-        for mode in modes:
+        for column, mode in enumerate(modes):
             env = make_env(task, mode, videos=videos, colors=colors)
-            obs, info = env.reset(seed=seed + len(rows), options={"episode": len(rows)})
+            # The same start in every mode; a mode that is named again shows its next episodes.
+            again = modes[:column].count(mode)
+            obs, info = env.reset(seed=seed + len(rows) + 100 * again, options={"episode": len(rows) + again})
             rng = np.random.default_rng(seed)
             for _ in range(2):
                 obs, *_ = env.step(rng.uniform(-1, 1, env.action_space.shape or ()).astype(np.float32))
@@ -113,6 +116,30 @@ def draw(sections: Sequence[Section], caption: str) -> Image.Image:
     return page
 
 
+STANDARD_BLOCKS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    ((*PAPER_TASKS, "robot_push"), tuple(mode.name for mode in BENCHMARK_MODES)),
+    (("walker_walk", "robot_push"), tuple(mode.name for mode in AXIS_MODES)),
+    (("robot_push",), tuple(mode.name for mode in ROBOT_MODES for _ in range(3))),
+)
+"""The standard page: blocks of tasks and modes. The paper's combined tests of the robot have three episodes each."""
+
+
+def save_standard_gallery(
+    out: Path,
+    *,
+    seed: int = 0,
+    videos: str | None = None,
+    colors: str | None = None,
+    images: str | None = None,
+    augmentations: bool = True,
+    said: Callable[[str], None] = lambda task: None,
+) -> dict[str, str]:
+    """Every mode on one page; returns where each mode's media come from."""
+    blocks = [mode_section(*block, seed, videos, colors, said) for block in STANDARD_BLOCKS]
+    sources = {mode: kind for _, found in blocks for mode, kind in found.items()}
+    return _save(out, [section for section, _ in blocks], sources, seed, images, augmentations)
+
+
 def save_gallery(
     out: Path,
     tasks: Sequence[str],
@@ -125,15 +152,32 @@ def save_gallery(
     augmentations: bool = True,
     said: Callable[[str], None] = lambda task: None,
 ) -> dict[str, str]:
-    """Write the gallery to `out`; returns where each mode's media come from."""
+    """Tasks in rows, modes in columns; returns where each mode's media come from."""
     section, sources = mode_section(tasks, modes, seed, videos, colors, said)
-    sections = [section]
+    return _save(out, [section], sources, seed, images, augmentations)
+
+
+def _save(
+    out: Path,
+    sections: list[Section],
+    sources: dict[str, str],
+    seed: int,
+    images: str | None,
+    augmentations: bool,
+) -> dict[str, str]:
     if augmentations:
         extra, sources["overlay images"] = augmentation_section(seed, images)
-        sections.append(extra)
-    caption = "   ".join(f"{name}: {kind}" for name, kind in sources.items())
-    draw(sections, f"media: {caption}" if caption else "").save(out)
+        sections = [*sections, extra]
+    draw(sections, media_caption(sources)).save(out)
     return sources
+
+
+def media_caption(sources: Mapping[str, str]) -> str:
+    """What the pictures are made of, in one line."""
+    kinds = set(sources.values())
+    if len(kinds) == 1:
+        return f"videos, colours and images: {kinds.pop()}"
+    return "media: " + "   ".join(f"{name}: {kind}" for name, kind in sources.items()) if sources else ""
 
 
 def _left(column: int) -> int:

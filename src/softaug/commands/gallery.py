@@ -7,15 +7,22 @@ import json
 import sys
 from pathlib import Path
 
-from softaug.envs import MODE_NAMES, PAPER_TASKS
+from softaug.commands.eval import add_optional
+from softaug.envs import PAPER_TASKS
+from softaug.envs.modes import BENCHMARK_MODES
 from softaug.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("gallery.png"), help="the picture to write (.png)")
-    parser.add_argument("--tasks", default=",".join(PAPER_TASKS), help="comma-separated tasks, one row each")
-    parser.add_argument(
-        "--modes", default=",".join(MODE_NAMES), help="comma-separated modes, one column each"
+    add_optional(
+        parser,
+        "--tasks",
+        metavar="A,B",
+        help="tasks, one row each (default: the benchmark's and robot_push, each in the modes that say most)",
+    )
+    add_optional(
+        parser, "--modes", metavar="A,B", help="modes, one column each (with --tasks alone: the benchmark's)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and draws")
     parser.add_argument("--videos", help="a folder of videos, or 'procedural'")
@@ -31,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from softaug.gallery import save_gallery
+    from softaug.gallery import save_gallery, save_standard_gallery
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"cannot write {args.out}: name a .png, .jpg or .webp file")
@@ -41,17 +48,20 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"the folder {args.out.absolute().parent} does not exist; create it or choose another --out"
         )
-    sources = save_gallery(
-        args.out,
-        args.tasks.split(","),
-        args.modes.split(","),
-        seed=args.seed,
-        videos=args.videos,
-        colors=args.colors,
-        images=args.images,
-        augmentations=args.augmentations,
-        said=lambda task: print(f"{task} drawn", file=sys.stderr),
-    )
+    options = {
+        "seed": args.seed,
+        "videos": args.videos,
+        "colors": args.colors,
+        "images": args.images,
+        "augmentations": args.augmentations,
+        "said": lambda task: print(f"{task} drawn", file=sys.stderr),
+    }
+    if args.tasks is None and args.modes is None:
+        sources = save_standard_gallery(args.out, **options)
+    else:
+        tasks = args.tasks.split(",") if args.tasks else list(PAPER_TASKS)
+        modes = args.modes.split(",") if args.modes else [mode.name for mode in BENCHMARK_MODES]
+        sources = save_gallery(args.out, tasks, modes, **options)
     if args.json:
         print(json.dumps({"out": str(args.out), "media": sources}))
     else:
