@@ -275,6 +275,9 @@ class DMCEnv(gymnasium.Env):
         if fast:
             visual.quality.shadowsize = min(visual.quality.shadowsize, FAST_SHADOW_MAP)
             visual.global_.offwidth = visual.global_.offheight = self._size
+            if self.task_name in ROBOT_TASKS:
+                # Its meshes are drawn twice for a shadow, which takes more than half of the time.
+                self.physics.model.light_castshadow[:] = False
         else:
             visual.global_.offwidth = max(visual.global_.offwidth, self._size)
             visual.global_.offheight = max(visual.global_.offheight, self._size)
