@@ -294,6 +294,8 @@ def test_training_colours_are_not_the_test_colours(make):
 def test_trains_and_evaluates(tmp_path):
     config = tiny_config(
         task="robot_push",
+        image_size=24,
+        crop_size=20,
         frame_stack=frame_stack("robot_push"),
         decisions=70,
         eval_every=0,
