@@ -31,11 +31,11 @@ def test_aliases_and_repetitions_are_one_run(tmp_path):
 
 def test_overrides_and_presets_reach_every_config(tmp_path):
     runs = plan_grid(
-        ["walker_walk"], ["sac", "drq"], [0], tmp_path, preset="small", decisions=77, crop_size=60
+        ["walker_walk"], ["sac", "drq"], [0], tmp_path, preset="small", decisions=77, crop_size=40
     )
     assert {run.config.decisions for run in runs} == {77}
     assert {run.config.preset for run in runs} == {"small"}
-    assert runs[1].config.image_size == 60, "the method's own rules still hold"
+    assert runs[1].config.image_size == 40, "the method's own rules still hold"
 
 
 def test_relative_directories_become_absolute(tmp_path, monkeypatch):

@@ -202,13 +202,13 @@ def test_ctrl_c_saves_and_another_backend_goes_on(environment, reference, tmp_pa
     assert_equal_runs(run, reference[0])
 
 
-def test_an_address_without_a_cluster_is_one_sentence(environment, tmp_path):
-    pytest.importorskip("ray")
-    sweep = start_sweep(tmp_path, environment, "--address", "no-such-host.invalid:1", "--seeds", "0")
-    _, said = sweep.communicate(timeout=120)
-    assert sweep.returncode == 2
-    assert said.splitlines()[-1].startswith("softaug: error: cannot connect to Ray at no-such-host.invalid:1")
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:{free}", "ray://127.0.0.1:{free}", "no-such-host.invalid:1", "h:x"]
+)
+def test_an_address_without_a_cluster_is_refused_at_once(address):
+    address = address.format(free=free_port())
+    with pytest.raises(UserError, match=rf"cannot connect to Ray at {address} .*ray start --head"):
+        on_ray.check_reachable(address)
 
 
 def test_missing_ray_is_one_sentence(monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from softaug.sweep.supervise import (
 )
 
 STOPPING = "Interrupted: the runs save their checkpoints. Ctrl-C again does not wait for them."
+CONNECT_SECONDS = 10.0
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 """where Ray keeps the token of clusters that ask for one, unless its environment variables say otherwise"""
 PASSED_ON = ("SOFTAUG_HOME",)
@@ -100,6 +102,7 @@ def connect(ray: Any, address: str | None, *, cpus: int) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options.update(address="local", include_dashboard=False, num_cpus=max(available_cores(), cpus))
     else:
+        check_reachable(address)
         options.update(address=address)
     try:
         ray.init(**options)
@@ -112,6 +115,19 @@ def connect(ray: Any, address: str | None, *, cpus: int) -> None:
         raise UserError(
             f"cannot connect to Ray at {address} ({reason}); check --address and, if the cluster asks for a token, "
             "RAY_AUTH_TOKEN_PATH; a cluster is started with: ray start --head"
+        ) from None
+
+
+def check_reachable(address: str) -> None:
+    """Refuse host:port or ray://host:port where nobody listens; Ray itself would wait for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:  # `auto` or `local`, which Ray knows about
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"cannot connect to Ray at {address} ({error}); check --address, or start a cluster with: ray start --head"
         ) from None
 
 
