@@ -212,3 +212,9 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="does not exist"):
         read_config(tmp_path / "file" / "config.json")
+
+
+def test_the_robot_is_seen_in_one_frame_unless_told_otherwise():
+    assert make_config("robot_push", preset="small").frame_stack == 1
+    assert make_config("robot_push", frame_stack=2).frame_stack == 2
+    assert make_config("walker_stand").frame_stack == 3

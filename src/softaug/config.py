@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from softaug.envs.tasks import frame_stack
 from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.methods import METHODS, Method, get_method
@@ -45,7 +46,7 @@ class Config:
 
     image_size: int = option(100, "rendered height and width in pixels")
     crop_size: int = option(84, "height and width the networks see")
-    frame_stack: int = option(3, "consecutive frames in an observation (k)")
+    frame_stack: int = option(3, "consecutive frames in an observation (k); robot_push: 1")
     action_repeat: int = option(
         0,
         "frames per decision; 0: the task's own (8 cartpole_swingup, 2 finger_spin, else 4; 1 for your own environment)",
@@ -211,6 +212,7 @@ def make_config(
         )
     values = {**row.numbers, **PRESETS[preset], **overrides}
     values.update(task=task, method=row.name, preset=preset)
+    values.setdefault("frame_stack", frame_stack(task))
     if ":" in task and "eval_modes" not in overrides:
         # The benchmark's modes are those of its own tasks: an own environment has the looks its owner gives.
         names = dict(map(parse_test_env, values.get("test_env", ())))

@@ -131,7 +131,7 @@ STATE_OF_THE_ART = {"curl": "CURL", "sac": "RAD", "pad": "PAD"}
 OURS_AND_BASELINES = ("sac_dr", "sac_conv", "soda_conv", "sac_overlay", "soda_overlay")
 ROBOT_MODES = {"train": "training", "random_colors": "random colors", "video_background": "video backgrounds"}
 ROBOT_REMARK = "robot_push is a reconstruction, since the paper's environment was never released: not comparable with the paper"
-ROBOT_OVERRIDES = {"eval_modes": tuple(ROBOT_MODES), "frame_stack": 1}  # SPEC §7
+ROBOT_OVERRIDES = {"eval_modes": tuple(ROBOT_MODES)}
 
 
 def _video_and_color(tasks: Sequence[str]) -> Item:
