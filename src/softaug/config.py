@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -247,10 +247,14 @@ def differences(ours: Config, theirs: Config) -> list[str]:
     ]
 
 
-def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+def add_config_arguments(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, leave_out: Collection[str] = ()
+) -> None:
     """One ``--flag`` per field. Flags not given stay out of the namespace, so presets can fill them."""
     types = get_type_hints(Config)
     for f in dataclasses.fields(Config):
+        if f.name in leave_out:
+            continue
         flag = "--" + f.name.replace("_", "-")
         common: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
         shown = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else f.default

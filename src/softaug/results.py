@@ -338,5 +338,6 @@ def _videos(folder: Path) -> dict[str, Path]:
     """The newest of each mode: the folders are named by their decisions, with leading zeros."""
     found: dict[str, Path] = {}
     for video in sorted(folder.glob("*/*.mp4")):
-        found[video.stem] = video
+        if not video.name.startswith("."):  # still being written
+            found[video.stem] = video
     return found

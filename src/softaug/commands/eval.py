@@ -101,6 +101,16 @@ def add_optional(parser: argparse.ArgumentParser, flag: str, **settings: Any) ->
 
 
 def run(args: argparse.Namespace) -> int:
+    report, out = evaluate_run(args)
+    if args.json:
+        print(json.dumps(report, indent=1))
+    else:
+        _print_table(report, report["results"], out)
+    return 0
+
+
+def evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Path]:
+    """Play what is missing and write the results; also the file they are in."""
     trained = with_media(load_run(args.run_dir, args.checkpoint), args)
     modes = default_modes(trained.config) if args.modes is None else parse_modes(args.modes, trained.config)
     variants = [args.adapt] if args.adapt is not None else [False, True][: 1 + trained.config.row.adapts]
@@ -146,11 +156,7 @@ def run(args: argparse.Namespace) -> int:
         "results": rows,
     }
     write_atomically(out, json.dumps(report, indent=1) + "\n")
-    if args.json:
-        print(json.dumps(report, indent=1))
-    else:
-        _print_table(report, rows, out)
-    return 0
+    return report, out
 
 
 def _play(

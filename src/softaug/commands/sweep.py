@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -76,18 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes for evaluation in each run",
     )  # fmt: skip
     config = parser.add_argument_group("config of every run")
-    add_config_arguments(cast(argparse.ArgumentParser, _Without(config, NOT_OFFERED)))
-
-
-class _Without:
-    """An argument group that leaves out some config fields."""
-
-    def __init__(self, group: Any, fields: Sequence[str]):
-        self._group, self._fields = group, fields
-
-    def add_argument(self, flag: str, **options: Any) -> None:
-        if options["dest"] not in self._fields:
-            self._group.add_argument(flag, **options)
+    add_config_arguments(config, leave_out=NOT_OFFERED)
 
 
 def run(args: argparse.Namespace) -> int:

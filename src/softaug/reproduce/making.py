@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +95,12 @@ def evaluate(job: Evaluating, episodes: int, workers: int | None) -> None:
 
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    words = [str(job.path), "--modes", ",".join(job.modes), "--episodes", str(episodes), "--json"]
+    words = [str(job.path), "--modes", ",".join(job.modes), "--episodes", str(episodes)]
     if workers is not None:
         words += ["--workers", str(workers)]
     if job.adapt:
         words.append("--adapt")
-    with contextlib.redirect_stdout(io.StringIO()):  # its result is in the run's directory
-        command.run(parser.parse_args(words))
+    command.evaluate_run(parser.parse_args(words))
 
 
 def read_again(records: Iterable[RunRecord], made: Iterable[PlannedRun]) -> list[RunRecord]:
