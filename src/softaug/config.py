@@ -49,7 +49,7 @@ class Config:
     frame_stack: int = option(3, "consecutive frames in an observation (k); robot_push: 1")
     action_repeat: int = option(
         0,
-        "frames per decision; 0: the task's own (8 cartpole_swingup, 2 finger_spin, else 4; 1 for your own environment)",
+        "frames per decision; 0: the task's own (8 cartpole_swingup, 2 finger_spin, 1 robot_push and your own environment, else 4)",
     )
     test_env: tuple[str, ...] = option(
         (),
