@@ -16,12 +16,13 @@ $(SETUP): pyproject.toml constraints.txt
 	$(BIN)/python -m softaug.envs.gl --install
 	@touch $@
 
-DEMO := --task walker_stand --method soda --preset small --decisions 6000 --seed 0 --eval-every 0 --eval-episodes 4 \
+DEMO := --task walker_stand --method soda --preset small --decisions 8000 --seed 0 --eval-every 0 --eval-episodes 4 \
 	--eval-modes train,color_easy,color_hard,video_easy,video_hard --workers 2 --eval-video
 
-demo: setup  ## train a small SODA agent (about ten minutes on two cores) and test it in every mode
+demo: setup  ## train a small SODA agent (about ten minutes on two cores), test it in every mode, write a report
 	@if [ -f runs/demo/config.json ]; then $(BIN)/softaug train --resume runs/demo; \
 	else $(BIN)/softaug train $(DEMO) --out runs/demo; fi
+	@$(BIN)/softaug report runs/demo --out runs/demo/report.html
 
 test: setup lint  ## lint, then run the whole test suite
 	$(BIN)/python -m pytest
