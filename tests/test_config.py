@@ -39,7 +39,7 @@ def test_every_method_and_preset_makes_a_config_that_survives_json(tmp_path: Pat
 
 
 def test_the_papers_numbers():
-    """SPEC §3."""
+    """The paper's Table III."""
     config = make_config("walker_walk", "soda", "paper")
     assert (config.image_size, config.crop_size, config.frame_stack) == (100, 84, 3)
     assert (config.decisions, config.replay_capacity, config.discount) == (500_000, 500_000, 0.99)

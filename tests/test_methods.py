@@ -1,4 +1,4 @@
-"""The table of methods says what SPEC section 5 says, with each paper's numbers."""
+"""The table of methods says what docs/methods says, with each paper's numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softaug.errors import UserError
 from softaug.methods import ALIASES, METHODS, get_method
 
 # name: weak view, strong augmentation, where it enters, auxiliary task, training mode
-SPEC = {
+EXPECTED = {
     "sac": ("crop", None, set(), None, "train"),
     "sac_dr": ("crop", None, set(), None, "color_random"),
     "sac_conv": ("crop", "conv", {"rl"}, None, "train"),
@@ -28,13 +28,13 @@ SPEC = {
 
 
 def test_the_table_has_exactly_the_rows_of_the_benchmark():
-    assert set(METHODS) == set(SPEC)
+    assert set(METHODS) == set(EXPECTED)
 
 
-@pytest.mark.parametrize("name", SPEC)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_row(name):
     row = get_method(name)
-    assert (row.weak, row.strong, set(row.strong_in), row.auxiliary, row.train_mode) == SPEC[name]
+    assert (row.weak, row.strong, set(row.strong_in), row.auxiliary, row.train_mode) == EXPECTED[name]
     assert row.adapts == (name == "pad")
     assert row.name == name
 

@@ -77,7 +77,7 @@ class RandomShift:
 
 
 class RandomConv:
-    """One random 3x3 convolution per sample, weights ~ N(0, 1), then a sigmoid (SPEC: random convolution)."""
+    """One random 3x3 convolution per sample, weights ~ N(0, 1), then a sigmoid."""
 
     def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         weights = torch.randn(len(obs), 3, 3, 3, 3, generator=generator, device=obs.device)

@@ -34,7 +34,7 @@ from softaug.media import ImageSource
 from softaug.replay import Replay
 from softaug.stepper import Stepper
 
-EPISODE_FRAMES = 1000  # every task of the suite (SPEC §3)
+EPISODE_FRAMES = 1000  # every task of the suite
 RECORDED_VERSIONS = ("torch", "mujoco", "dm_control", "gymnasium", "numpy")
 PERMANENT_FACTS = ("versions", "git_commit", "device", "threads", "media")
 

@@ -154,7 +154,7 @@ class Training:
         return learning > 0 and learning % self.config.update_every == 0
 
     def catch_up(self) -> None:
-        """The updates for the random decisions (SPEC §3). An interrupt may fall between any two of them."""
+        """The updates for the random decisions. An interrupt may fall between any two of them."""
         total = self.config.initial_updates
         while self.agent.updates < total and not self.interrupt.requested:
             self.losses.add(self.agent.update(self.replay))

@@ -1,4 +1,4 @@
-"""The colour distributions of SPEC §6, and the official settings where they are present."""
+"""The colour distributions of DMControl-GB, and the official settings where they are present."""
 
 import os
 from pathlib import Path

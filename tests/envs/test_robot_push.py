@@ -276,7 +276,7 @@ def test_colours_recolour_arm_floor_sky_and_table(make):
 
 
 def test_training_colours_are_not_the_test_colours(make):
-    """sac_dr (SPEC §5) draws from the distribution, about the robot's own colours."""
+    """sac_dr draws from the distribution, about the robot's own colours."""
     env = make("robot_push", "color_random", image_size=16)
     drawn = [env.reset(seed=seed)[1]["color"] for seed in range(40)]
     settings, kind = color_settings(Mode.parse("color_hard"), None, "robot_push")

@@ -18,7 +18,7 @@ GREEN = (0.2, 0.8, 0.2)
 
 
 def edited_assets(color=None, green_sky=False, green_floor=False):
-    """dm_control's common XML files with the attributes of SPEC §6 replaced by plain text substitution."""
+    """dm_control's common XML files with the attributes that DMControl-GB changes replaced by plain text substitution."""
     skybox = common.ASSETS["./common/skybox.xml"].decode()
     materials = common.ASSETS["./common/materials.xml"].decode()
     color = dict(color or {})

@@ -95,7 +95,7 @@ def test_the_official_file(official_data):
         pytest.skip("color_easy.pt is not here")
     loaded = official.load_colors(path)
     assert len(loaded) == 100 and set(loaded[0]) == set(official.COLOR_KEYS)
-    for setting in loaded:  # SPEC section 6: the second grid colour is the first plus 0.1
+    for setting in loaded:  # the second grid colour is the first plus 0.1
         np.testing.assert_allclose(
             setting["grid_rgb2"], np.clip(setting["grid_rgb1"] + 0.1, 0, 1), atol=1e-12
         )

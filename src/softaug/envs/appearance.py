@@ -1,7 +1,7 @@
 """Change a compiled model's colours in place, with the pixels a recompiled XML would give.
 
 dm_control's tasks share `common/skybox.xml` and `common/materials.xml`. The benchmark edits attributes of
-three of their elements (SPEC §6): the texture `skybox`, the texture `grid` and the material `self`. Here the
+three of their elements: the texture `skybox`, the texture `grid` and the material `self`. Here the
 edited texture alone is built, copied into the model's `tex_data` and uploaded to the GL context: no new
 model, no new context. The skybox (800 x 800 x 6) takes MuJoCo about 80 ms to build, so the colour modes
 build it from a precomputed gradient instead.
@@ -141,7 +141,7 @@ class Painter:
         self._gradient: SkyGradient | None = None
 
     def make_green(self, floor: bool) -> None:
-        """Green screen: the sky, and with `floor` also what the robot stands on: the grid (SPEC §6, video_easy /
+        """Green screen: the sky, and with `floor` also what the robot stands on: the grid (video_easy /
         video_hard) and the table.
 
         To be called before the first render, which uploads the model's textures.
@@ -159,7 +159,7 @@ class Painter:
             self._gradient = gradient
 
     def set_colors(self, color: Mapping[str, np.ndarray]) -> None:
-        """Show one colour setting (SPEC §6); everything it does not name has dm_control's own colour."""
+        """Show one colour setting; everything it does not name has dm_control's own colour."""
         grid = {
             attribute: rgb_text(color[key])
             for key, attribute in (("grid_rgb1", "rgb1"), ("grid_rgb2", "rgb2"))

@@ -1,4 +1,4 @@
-"""Chroma key: which pixels of a green-screen frame show the video instead (SPEC §6)."""
+"""Chroma key: which pixels of a green-screen frame show the video instead."""
 
 from __future__ import annotations
 

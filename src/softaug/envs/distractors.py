@@ -222,7 +222,7 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
 
 
 def draw_shift(rng: np.random.Generator, std: float) -> Shift:
-    """One draw: N(0, std) per group and channel, as the benchmark's colours are drawn (SPEC §6)."""
+    """One draw: N(0, std) per group and channel, as the benchmark's colours are drawn."""
     return {group: rng.normal(0.0, std, 3) for group in GROUPS}
 
 

@@ -1,4 +1,4 @@
-"""What the world looks like: the training look or one of the test distributions (SPEC §6, §7)."""
+"""What the world looks like: the training look or one of the test distributions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BENCHMARK_MODES: tuple[Mode, ...] = (
     Mode("color", "hard", "test"),
     Mode("video", "easy", "test"),
     Mode("video", "hard", "test"),
-    # Domain randomisation (SPEC §5, sac_dr): the distribution of color_hard, never its 100 test draws.
+    # Domain randomisation (sac_dr): the distribution of color_hard, never its 100 test draws.
     Mode("color", "random", "train"),
 )
 AXIS_MODES: tuple[Mode, ...] = (
@@ -69,7 +69,7 @@ AXIS_MODES: tuple[Mode, ...] = (
     Mode("texture", "easy", "test", texture="easy"),
     Mode("texture", "hard", "test", texture="hard"),
 )
-# The paper's tests of the robot (SPEC §7): random colours or a video, each with all three axes. The axes are `easy`
+# The paper's tests of the robot: random colours or a video, each with all three axes. The axes are `easy`
 # here, for the paper speaks of "random perturbations" and gives no size; only brightness varies in an easy texture, so none is keyed out as green.
 ROBOT_MODES: tuple[Mode, ...] = (
     Mode("color", "hard", "test", camera="easy", light="easy", texture="easy", label="random_colors"),

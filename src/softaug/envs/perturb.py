@@ -1,4 +1,4 @@
-"""Camera, light and texture of a scene, drawn anew for each episode (SPEC §7); works for every task alike.
+"""Camera, light and texture of a scene, drawn anew for each episode (docs/robot_push.md); works for every task alike.
 
 A draw is a plain value: `Perturber.show` sets the scene's own look changed by it, whatever was shown before.
 """

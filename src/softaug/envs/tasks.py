@@ -1,4 +1,4 @@
-"""Task names and what each fixes (SPEC §3, §7); knows nothing of MuJoCo, so it costs nothing to import."""
+"""Task names and what each fixes; knows nothing of MuJoCo, so it costs nothing to import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAPER_TASKS: dict[str, int] = {
 DEFAULT_ACTION_REPEAT = 4
 DEFAULT_FRAME_STACK = 3
 
-# Robot push (SPEC §7) and the number of its action's components. Its env step is a whole decision, seen in one frame.
+# Robot push and the number of its action's components. Its env step is a whole decision, seen in one frame.
 ROBOT_TASKS: dict[str, int] = {"robot_push": 2, "robot_push_3d": 3}
 ROBOT_ACTION_REPEAT = 1
 ROBOT_FRAME_STACK = 1

@@ -1,4 +1,4 @@
-"""The benchmark's own files (SPEC section 6): ``color_{easy,hard}.pt`` and ``video_{easy,hard}/video{n}.mp4``.
+"""The benchmark's own files: ``color_{easy,hard}.pt`` and ``video_{easy,hard}/video{n}.mp4``.
 
 Some of them may be missing: what is there is used, in the order of the numbers.
 """

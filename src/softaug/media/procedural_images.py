@@ -1,6 +1,6 @@
 """Overlay pictures made from a seed, so that training needs no download.
 
-They stand in for Places365 in `random overlay` (SPEC section 4). Natural pictures have a power spectrum that
+They stand in for Places365 in `random overlay`. Natural pictures have a power spectrum that
 falls like 1/f^2, occlusion edges at every scale, colours that mostly vary together, and large smooth areas; each
 family below has some of these and `landscape` has all:
 

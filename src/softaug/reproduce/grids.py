@@ -1,4 +1,4 @@
-"""What each of the paper's tables and figures holds (SPEC §8): tasks, methods, modes and their arrangement."""
+"""What each of the paper's tables and figures holds: tasks, methods, modes and their arrangement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softaug.stats import RETURN_SCALE
 
 ROBOT = "robot_push"
 ROBOT_SCALE = 50.0
-"""The highest return of an episode of 50 decisions with a reward of at most 1 (SPEC §7)."""
+"""The highest return of an episode of 50 decisions with a reward of at most 1 (docs/robot_push.md)."""
 
 
 @dataclass(frozen=True)

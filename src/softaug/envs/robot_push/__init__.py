@@ -1,4 +1,4 @@
-"""Robot push (SPEC §7): dm_control's Kinova Jaco arm pushes a yellow cube onto a red disc."""
+"""Robot push (docs/robot_push.md): dm_control's Kinova Jaco arm pushes a yellow cube onto a red disc."""
 
 from __future__ import annotations
 

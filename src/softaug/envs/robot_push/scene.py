@@ -1,4 +1,4 @@
-"""The scene of robot push as one MuJoCo model: dm_control's Kinova Jaco arm and hand at a table (SPEC §7).
+"""The scene of robot push as one MuJoCo model: dm_control's Kinova Jaco arm and hand at a table.
 
 Lengths are in metres. The table's top is z = 0, the arm stands at the origin and looks along +x, the camera looks back
 at it. dm_control's sky, floor grid and `self` material are used under their own names, so that the colour and video

@@ -1,4 +1,4 @@
-"""Robot push (SPEC §7): move the hand in the table's plane, push the yellow cube onto the red disc.
+"""Robot push (docs/robot_push.md): move the hand in the table's plane, push the yellow cube onto the red disc.
 
 A dm_control task like those of the suite, so that everything that works for them works here.
 """
