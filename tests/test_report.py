@@ -16,7 +16,7 @@ from PIL import Image
 
 from softaug.cli import main
 from softaug.commands import report as command
-from softaug.config import make_config
+from softaug.config import Config, make_config
 from softaug.errors import UserError
 from softaug.report import Reporter
 from softaug.report.groups import EPISODES, Group, gaps, kept, make_groups
@@ -365,6 +365,31 @@ def test_a_diagnosis_of_no_sense_does_not_break_the_page(tmp_path: Path) -> None
     assert "diagnosis.json" in page_of(tmp_path / "runs", tmp_path / "report.html")
 
 
+def test_a_damaged_diagnosis_picture_is_named_and_the_rest_shown(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "a"
+    fabricate_run(run)
+    (run / "diagnosis.json").write_text(
+        json.dumps({"modes": {"video_hard": {"cosine_features": {"mean": 0.912}}}})
+    )
+    for damaged in (b"no picture", b"\x89PNG\r\n\x1a\n" + b"\0" * 40):
+        (run / "diagnosis.png").write_bytes(damaged)
+        content = Reporter([tmp_path / "runs"], samples=False).collect()
+        assert any("diagnosis.png cannot be read" in problem for problem in content.problems)
+        assert content.diagnoses[0].picture is None
+    assert "0.912" in page_of(tmp_path / "runs", tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "final_eval.json"])
+def test_a_run_with_a_return_that_is_no_number_is_named_and_skipped(tmp_path: Path, file: str) -> None:
+    fabricate_run(tmp_path / "runs" / "good")
+    fabricate_run(tmp_path / "runs" / "bad", seed=1, returns={"train": [321.0]})
+    path = tmp_path / "runs" / "bad" / file
+    path.write_text(path.read_text().replace("321.0", "NaN"))
+    content = Reporter([tmp_path / "runs"], samples=False).collect()
+    assert [record.path.name for record in content.records] == ["good"]
+    assert any(f"bad/{file} is damaged (nan" in problem for problem in content.problems)
+
+
 # ---- sample observations -------------------------------------------------------------------------------------------
 
 
@@ -390,6 +415,22 @@ def test_samples_show_each_mode_and_view_once(tmp_path: Path) -> None:
     assert sorted(names) == ["crop + random conv", "crop + random overlay", "random crop to 20"]
     assert all(image.shape == (20, 20, 3) for view in sample.views for image in view.images)
     assert samples.of(groups)[0][0] is sample  # not rendered twice
+
+
+def test_views_are_made_only_for_runs_that_render_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smaller preset comes first: a crop of 84 out of its 56 pixels is impossible."""
+    fabricate_run(tmp_path / "a", method="sac", preset="small")
+    fabricate_run(tmp_path / "b", method="soda", preset="paper")
+
+    def observation(config: Config, mode: str) -> tuple[np.ndarray, dict]:
+        return np.zeros((3 * config.frame_stack, config.image_size, config.image_size), np.uint8), {}
+
+    monkeypatch.setattr("softaug.report.samples._observation", observation)
+    [sample], _ = Samples().of(groups_in(tmp_path)[0])
+    assert [view.name for view in sample.views] == ["random crop to 50"]
+    assert "not shown" in sample.problem and "preset paper, 100 × 100" in sample.problem
 
 
 def test_many_tasks_are_named_not_rendered(tmp_path: Path) -> None:

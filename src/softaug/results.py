@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
@@ -176,7 +177,7 @@ def read_run(path: str | Path) -> RunRecord:
     lines = list(_lines(path / "metrics.jsonl"))
     with _damage(path / "metrics.jsonl"):
         curve = tuple(
-            TrainEpisode(int(line["decisions"]), float(line["return"]), int(line["frames"]))
+            TrainEpisode(int(line["decisions"]), _finite(line["return"]), int(line["frames"]))
             for line in lines
             if line["kind"] == "episode"
         )
@@ -187,7 +188,7 @@ def read_run(path: str | Path) -> RunRecord:
             if line["kind"] == "train"
         )
         decisions, frames = (int(lines[-1][name]) if lines else 0 for name in ("decisions", "frames"))
-        seconds = max((float(line["seconds"]) for line in lines), default=0.0)
+        seconds = max((_finite(line["seconds"]) for line in lines), default=0.0)
     evaluations: list[Evaluation] = []
     final_file = path / "final_eval.json"
     finished = final_file.is_file()
@@ -289,7 +290,7 @@ def _damage(path: Path) -> Iterator[None]:
         yield
     except KeyError as error:
         raise UserError(f"{path} is damaged (no {error}); restore it or leave the run out") from None
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it or leave the run out") from None
 
 
@@ -305,10 +306,18 @@ def _periodic(line: Mapping[str, Any]) -> PeriodicEval:
 
 
 def _returns(values: Any) -> tuple[float, ...]:
-    returns = tuple(float(value) for value in values)
+    returns = tuple(_finite(value) for value in values)
     if not returns:
         raise ValueError("an evaluation without episodes")
     return returns
+
+
+def _finite(value: Any) -> float:
+    """Python's JSON knows NaN and infinity; no return is either, and one would spoil every mean it came into."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} where a finite number should be")
+    return number
 
 
 def _final_evaluations(

@@ -131,9 +131,8 @@ class Reporter:
                 self.say(f"diagnosing {record.path}")
                 values = _measure(record, problems) or values
             if values is not None:
-                picture = record.path / "diagnosis.png"
-                wanted = picture.is_file() and sum(d.picture is not None for d in found) < DIAGNOSIS_PICTURES
-                found.append(Diagnosed(record, values, picture_file_uri(picture) if wanted else None))
+                wanted = sum(d.picture is not None for d in found) < DIAGNOSIS_PICTURES
+                found.append(Diagnosed(record, values, _picture(record.path, problems) if wanted else None))
         return found
 
 
@@ -166,6 +165,17 @@ def _diagnosis(path: Path, problems: list[str]) -> dict[str, Any] | None:
         problems.append(f"{file} is damaged (no JSON object); make it again with softaug diagnose.")
         return None
     return values
+
+
+def _picture(path: Path, problems: list[str]) -> str | None:
+    file = path / "diagnosis.png"
+    if not file.is_file():
+        return None
+    try:
+        return picture_file_uri(file)
+    except UserError as error:
+        problems.append(f"{error}.")
+        return None
 
 
 def _stamp(path: Path) -> tuple:

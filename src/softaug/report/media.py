@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from softaug.errors import UserError
 from softaug.report.groups import Group
 from softaug.results import RunRecord
 
@@ -68,9 +69,18 @@ def picture_uri(picture: np.ndarray) -> str:
 
 def picture_file_uri(path: Path) -> str:
     """An image file as a data URI, made smaller if it is large."""
-    with Image.open(path) as image:
-        picture = image.convert("RGB")
-    if path.stat().st_size > PICTURE_BYTES:
+    try:
+        size = path.stat().st_size
+        with Image.open(path) as image:
+            picture = image.convert("RGB")
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+    ) as error:  # Pillow's, for damaged files
+        raise UserError(f"{path} cannot be read ({error}); make it again with softaug diagnose") from None
+    if size > PICTURE_BYTES:
         picture.thumbnail((2000, 4000))
     return _webp(picture, quality=88)
 

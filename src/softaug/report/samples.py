@@ -76,23 +76,45 @@ def _sample(configs: Sequence[Config]) -> Sample:
     modes = [m for m in MODE_ORDER if m in wanted] + sorted(wanted - set(MODE_ORDER))
     pictures: list[Picture] = []
     views: list[Views] = []
-    problem, clean = "", None
+    problems: list[str] = []
+    clean = None
     for mode in modes:
         try:
             obs, info = _observation(first, mode)
         except UserError as error:
-            problem = f"{mode} could not be rendered here: {error}"
+            problems.append(f"{mode} could not be rendered here: {error}")
         except Exception as error:  # an environment or GL driver may fail in any way; the page says so
-            problem = f"{mode} could not be rendered here ({type(error).__name__}: {error})."
+            problems.append(f"{mode} could not be rendered here ({type(error).__name__}: {error}).")
         else:
             clean = obs if mode == "train" else clean
             pictures.append(Picture(mode, str(info.get("media") or ""), newest_frame(obs)))
     if clean is not None:
+        # A view is made of the one observation that was rendered: only for those who would have rendered it so.
+        fitting = [config for config in configs if _shape(config) == _shape(first)]
+        if left_out := [config for config in configs if _shape(config) != _shape(first)]:
+            problems.append(_other_shapes(first, left_out))
         try:
-            views = _views(configs, clean)
+            views = _views(fitting, clean)
         except UserError as error:  # overlay images that are not on this machine
-            problem = f"The augmented views could not be made here: {error}"
-    return Sample(first.task, tuple(pictures), tuple(views), problem)
+            problems.append(f"The augmented views could not be made here: {error}")
+    return Sample(first.task, tuple(pictures), tuple(views), " ".join(problems))
+
+
+def _shape(config: Config) -> tuple[int, int]:
+    return config.image_size, config.frame_stack
+
+
+def _other_shapes(first: Config, left_out: Sequence[Config]) -> str:
+    """The sentence on methods whose views are not shown."""
+
+    def said(config: Config) -> str:
+        size, frames = _shape(config)
+        return f"{size} × {size} pixels and {frames} frame{'s' if frames > 1 else ''}"
+
+    names = dict.fromkeys(
+        f"{config.row.title} (preset {config.preset}, {said(config)})" for config in left_out
+    )
+    return f"Rendered with {said(first)}; not shown are the views of runs that render otherwise: {', '.join(names)}."
 
 
 def _observation(config: Config, mode: str) -> tuple[np.ndarray, dict[str, Any]]:
@@ -123,7 +145,9 @@ def _views(configs: Sequence[Config], obs: np.ndarray) -> list[Views]:
         row = config.row
         weak: Augment = RandomCrop(config.crop_size) if row.weak == "crop" else RandomShift()
         weak_name = f"random crop to {config.crop_size}" if row.weak == "crop" else "random shift"
-        steps: list[tuple[tuple, str, str, list[Augment]]] = [((row.weak,), weak_name, "", [weak])]
+        steps: list[tuple[tuple, str, str, list[Augment]]] = [
+            ((row.weak, config.crop_size), weak_name, "", [weak])
+        ]
         if row.strong == "conv":
             steps.append(((row.weak, "conv"), f"{row.weak} + random conv", "", [weak, RandomConv()]))
         elif row.strong == "overlay":
