@@ -203,6 +203,46 @@ def test_failed_and_interrupted_sweeps_are_told(
         assert (tmp_path / "out" / "curves-conv.png").exists()  # made from the other three, the first time
 
 
+def test_failures_are_told_when_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sweep(runs: Any, **_: Any) -> list[Outcome]:
+        return [Outcome(run, "failed", 3, "out of luck") for run in runs]
+
+    monkeypatch.setattr("softaug.sweep.run_sweep", sweep)
+    words = ["reproduce", "ablation", "--preset", "small", "--seeds", "1", "--tasks", "walker_stand"]
+    assert main([*words, "--out", str(tmp_path / "out"), "--quiet"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("out of luck") == 3 and "none of the 0 runs" in said
+    assert said.index("out of luck") < said.index("softaug: error:")
+    assert "training" not in said  # --quiet silences progress, and nothing else
+
+
+def test_media_that_are_not_here_cost_only_their_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = str(tmp_path / "gone")
+    for seed, videos in enumerate(("procedural", gone)):
+        returns = {"color_easy": [400.0], "video_hard": [100.0]}
+        run = tmp_path / "runs" / str(seed)
+        fabricate_run(run, "walker_stand", "sac", seed, returns=returns, videos=videos)
+    runs = [read_run(path) for path in find_runs([tmp_path / "runs"])]
+    jobs = plan_evaluations(make_items("appendix", ["walker_stand"]), runs, 5)
+    assert [(job.path.name, job.modes, gone in job.problem) for job in jobs] == [
+        ("0", ("color_easy", "video_hard"), False),
+        ("1", ("color_easy",), False),
+        ("1", ("video_hard",), True),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("softaug.sweep.run_sweep", lambda runs, **_: [Outcome(r, "finished", 1) for r in runs])
+        words = ["appendix", "--preset", "small", "--seeds", "2", "--tasks", "walker_stand", "--quiet"]
+        words += ["--decisions", "3000", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+        assert main(["reproduce", *words]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    # These runs have no checkpoints either.
+    assert len(warnings) == 3 and gone in warnings[-1] and "not evaluated in video_hard" in warnings[-1]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -144,7 +144,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"episodes must be at least 1, not {args.episodes}")
     if args.out.exists() and not args.out.is_dir():
         raise UserError(f"{args.out} is a file; give a directory as --out")
-    console = Console(file=sys.stderr, highlight=False, quiet=args.quiet)
+    progress = Console(file=sys.stderr, highlight=False, quiet=args.quiet)
+    console = Console(file=sys.stderr, highlight=False)  # what must be heard, also with --quiet
     if args.only_existing:
         if args.dry_run:
             raise UserError(
@@ -155,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         records = (
             [read_run(path) for path in find_runs(args.runs or [args.out / "runs"])] if needs_runs else []
         )
-        return _write(args, items, records, seeds, args.preset, console)
+        return _write(args, items, records, seeds, args.preset, progress, console)
     args.preset = args.preset or "paper"
     seeds = parse_seed_count(args.seeds if args.seeds is not None else PAPER_SEEDS)
     there, missing = _plan(args, items, seeds)
@@ -169,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             show_plan(plan, args.item)
         return 0
-    outcomes = _train(args, missing, console)
+    outcomes = _train(args, missing, progress)
     if any(outcome.state == "interrupted" for outcome in outcomes):
         _say(
             console,
@@ -177,12 +178,22 @@ def run(args: argparse.Namespace) -> int:
             + shlex.join(["softaug", *sys.argv[1:]]),
         )
         return INTERRUPTED
-    there = read_again(there, missing)
-    _evaluate(args, plan_evaluations(items, [r for r in there if r.finished], episodes), episodes, console)
-    status = _write(args, items, read_again(there, ()), seeds, args.preset, console)
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
-    for outcome in failed:
-        _say(console, f"\n{outcome.run.name} failed after {outcome.attempts} attempts:\n{outcome.error}")
+    for outcome in failed:  # before anything else can go wrong
+        _say(
+            console,
+            f"\n{outcome.run.name} failed after {count([outcome.attempts], 'attempt')}:\n{outcome.error}",
+        )
+    there = read_again(there, missing)
+    jobs = plan_evaluations(items, [r for r in there if r.finished], episodes)
+    _evaluate(args, jobs, episodes, progress, console)
+    try:
+        status = _write(args, items, read_again(there, ()), seeds, args.preset, progress, console)
+    except UserError as error:
+        if not failed:
+            raise
+        _say(console, f"\nsoftaug: error: {error}")
+        return FAILED
     return FAILED if failed else status
 
 
@@ -198,12 +209,12 @@ def _plan(
     return plan_runs(items, records, seeds, own, preset=args.preset, **overrides)
 
 
-def _train(args: argparse.Namespace, missing: Sequence[PlannedRun], console: Console) -> list[Outcome]:
+def _train(args: argparse.Namespace, missing: Sequence[PlannedRun], progress: Console) -> list[Outcome]:
     if not missing:
         return []
     from softaug.sweep import run_sweep
 
-    _say(console, f"training {count([len(missing)], 'run')} of preset {args.preset}, in {args.out / 'runs'}")
+    _say(progress, f"training {count([len(missing)], 'run')} of preset {args.preset}, in {args.out / 'runs'}")
     return run_sweep(
         missing,
         backend=args.backend,
@@ -216,16 +227,20 @@ def _train(args: argparse.Namespace, missing: Sequence[PlannedRun], console: Con
     )
 
 
-def _evaluate(args: argparse.Namespace, jobs: Sequence[Evaluating], episodes: int, console: Console) -> None:
+def _evaluate(
+    args: argparse.Namespace, jobs: Sequence[Evaluating], episodes: int, progress: Console, console: Console
+) -> None:
     for number, job in enumerate(jobs, start=1):
         _say(
-            console,
+            progress,
             f"evaluating {number}/{len(jobs)}: {job.path}, {', '.join(job.modes)}, {episodes} episodes each",
         )
         try:
+            if job.problem:
+                raise UserError(job.problem)
             evaluate(job, episodes, args.eval_workers)
         except UserError as error:  # a run without checkpoints, say: its own last evaluation has to do
-            _say(console, f"warning: {job.path} was not evaluated: {error}")
+            _say(console, f"warning: {job.path} was not evaluated in {', '.join(job.modes)}: {error}")
 
 
 def _write(
@@ -234,6 +249,7 @@ def _write(
     records: Sequence[RunRecord],
     seeds: Sequence[int] | None,
     preset: str | None,
+    progress: Console,
     console: Console,
 ) -> int:
     """Collect, write and show each item; those that have no run at all are left out of `all`."""
@@ -243,7 +259,7 @@ def _write(
     written: list[tuple[Written, TableResult | None]] = []
     for item in items:
         if isinstance(item, SamplesItem):
-            drawn = writing.write_samples(item, args.out, lambda task: _say(console, f"{task} drawn"))
+            drawn = writing.write_samples(item, args.out, lambda task: _say(progress, f"{task} drawn"))
             written.append((drawn, None))
             continue
         selection = select(records, item.grid, preset=preset, decisions=args.decisions, seeds=seeds)

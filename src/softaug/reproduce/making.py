@@ -26,6 +26,8 @@ class Evaluating:
     path: Path
     modes: tuple[str, ...]
     adapt: bool
+    problem: str = ""
+    """why these modes cannot be played on this machine; empty if they can"""
 
 
 def plan_runs(
@@ -69,7 +71,8 @@ def _stands_for(record: RunRecord, run: PlannedRun) -> bool:
 def plan_evaluations(items: Iterable[Item], runs: Iterable[RunRecord], episodes: int) -> list[Evaluating]:
     """Which of the finished `runs` lack episodes in a mode that a table needs.
 
-    Only evaluations on the media that would be used now count: others may not be mixed with them.
+    Only evaluations on the media that would be used now count: others may not be mixed with them. Modes whose media
+    are not on this machine, as after training on a cluster, are a job with a `problem` of their own.
     """
     from softaug.envs.factory import media_facts
 
@@ -79,13 +82,20 @@ def plan_evaluations(items: Iterable[Item], runs: Iterable[RunRecord], episodes:
         config = run.config
         needed = dict.fromkeys(m for table in tables for m in table.modes_of(config.task, config.method))
         lacking = []
+        absent: dict[str, list[str]] = {}  # problem -> modes
         for mode in needed:
-            facts = media_facts(config, mode)
+            try:
+                facts = media_facts(config, mode)
+            except UserError as error:
+                absent.setdefault(str(error), []).append(mode)
+                continue
             found = run.evaluation(mode, media=None if facts is None else facts["kind"])
             if found is None or found.episodes < episodes:
                 lacking.append(mode)
         if lacking:
             jobs.append(Evaluating(run.path, tuple(lacking), config.row.adapts))
+        for problem, modes in absent.items():
+            jobs.append(Evaluating(run.path, tuple(modes), config.row.adapts, problem))
     return jobs
 
 

@@ -106,7 +106,14 @@ class Plan:
                 }
                 for run in self.missing
             ],
-            "to_evaluate": [{"run": str(job.path), "modes": list(job.modes)} for job in self.lacking],
+            "to_evaluate": [
+                {"run": str(job.path), "modes": list(job.modes)} for job in self.lacking if not job.problem
+            ],
+            "cannot_evaluate": [
+                {"run": str(job.path), "modes": list(job.modes), "problem": job.problem}
+                for job in self.lacking
+                if job.problem
+            ],
         }
 
 
@@ -134,7 +141,11 @@ def show_plan(plan: Plan, title: str) -> None:
         lines.append("(`softaug sweep --dry-run` estimates time and disk)")
     if plan.tables:
         of = [count([len(plan.missing)], "new run")] if plan.missing else []
-        of += [f"{len(plan.lacking)} of the finished"] if plan.lacking else []
+        playing = {job.path for job in plan.lacking if not job.problem}
+        of += [f"{len(playing)} of the finished"] if playing else []
         lines.append(f"{plan.episodes} test episodes per mode to be played by {' and '.join(of) or 'none'}")
+    for job in plan.lacking:
+        if job.problem:
+            lines.append(f"{job.path} cannot be evaluated in {', '.join(job.modes)}: {job.problem}")
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
