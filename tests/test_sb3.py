@@ -323,6 +323,20 @@ def test_learning_goes_on_after_saving_and_loading(kind, tmp_path):
     assert again.soda_updates > done and not same(snapshot(loaded.policy), before)
 
 
+@pytest.mark.parametrize(("before", "after", "more"), [(4, 1, 12), (1, 4, (22 % 4 + 12) // 4)])
+def test_another_frequency_after_loading_counts_from_there(before, after, more, tmp_path):
+    model, soda = make_model("sac"), make_soda(every=before)
+    model.learn(30, callback=soda)
+    model.save(tmp_path / "model")
+    soda.save(tmp_path / "soda.pt")
+    loaded = SAC.load(tmp_path / "model", env=vector_env(), device="cpu")
+    again = make_soda(every=after)
+    again.load(tmp_path / "soda.pt")
+    loaded.learn(12, callback=again, reset_num_timesteps=False)
+    assert (soda.rl_updates, again.rl_updates) == (22, 34)
+    assert again.soda_updates == 22 // before + more
+
+
 def test_the_same_callback_goes_on_with_a_loaded_model(tmp_path):
     model, soda = make_model("ppo"), make_soda()
     model.learn(12, callback=soda)

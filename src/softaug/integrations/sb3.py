@@ -126,8 +126,10 @@ class SodaCallback(BaseCallback):
 
     def _catch_up(self) -> None:
         """The SODA updates that are due after the learner's last gradient steps."""
-        self.rl_updates += self._new_rl_updates()
-        due = self.rl_updates // self.every - self.soda_updates
+        new = self._new_rl_updates()
+        # Not from the totals of both: a loaded state may have been made with another `every`.
+        due = (self.rl_updates % self.every + new) // self.every
+        self.rl_updates += new
         for _ in range(due):
             observations = self._sample()
             losses = [_step(task, observations) for task in self.tasks.values()]
