@@ -20,6 +20,7 @@ from softaug.reproduce.grids import ITEMS, FigureItem, SamplesItem, TableItem, m
 from softaug.reproduce.latex import escape, latex
 from softaug.reproduce.paper import paper_result, paper_results
 from softaug.reproduce.tables import TableResult, make_table
+from softaug.reproduce.writing import write_curves
 from softaug.results import RunRecord, find_runs, read_run
 
 WALK = "walker_walk"
@@ -156,6 +157,63 @@ def test_media_are_never_mixed_within_a_mode(tmp_path: Path) -> None:
     cell = official.cells["video_hard", WALK, "sac"]
     assert cell is not None and cell.scores == (900, 900) and cell.notes == ()
     assert any("also there: procedural" in note for note in official.notes)
+
+
+def test_a_number_says_when_some_seeds_are_not_behind_it(tmp_path: Path) -> None:
+    for seed, media in enumerate(("official", "official", "procedural")):
+        fabricate_run(tmp_path / str(seed), seed=seed, returns={"video_hard": [100]}, media=media)
+    item = one_table("appendix", [WALK])
+    table = make_table(item, select(records(tmp_path), item.grid))
+    said = "video_hard: only 2 of 3 seeds in walker_walk sac; the others have no evaluation on official media"
+    assert said in table.notes and said in forms.markdown(table)
+    assert "color_easy: only 0 of 3 seeds in walker_walk sac; the others have no evaluation" in table.notes
+    alike = make_table(item, select(records(tmp_path), item.grid, seeds=[0, 1]))
+    assert not any("video_hard: only" in note for note in alike.notes)
+
+
+def test_one_panel_shows_one_kind_of_media(tmp_path: Path) -> None:
+    kinds = {("sac", 0): "official", ("sac", 1): "procedural", ("soda_conv", 0): "official"}
+    kinds |= {("soda_conv", 1): "official", ("sac_dr", 0): "procedural"}
+    for (method, seed), media in kinds.items():
+        fabricate_run(tmp_path / f"{method}{seed}", method=method, seed=seed, media=media)
+    (item,) = make_items("curves-conv", [WALK])
+    assert isinstance(item, FigureItem)
+    selection = select(records(tmp_path), item.grid)
+
+    def shown(media: str | None) -> tuple[dict[str, tuple[str | None, int]], tuple[str, ...]]:
+        made = write_curves(item, selection, tmp_path / "out", media=media)
+        points = [point for point in made.content["points"] if point["mode"] == "color_hard"]
+        return {point["method"]: (point["media"], point["seeds"]) for point in points}, made.notes
+
+    usual, notes = shown(None)
+    assert usual == {"sac": ("official", 1), "soda_conv": ("official", 2)}
+    missing = "the others have no evaluation during training on official media"
+    assert f"color_hard: only 1 of 2 seeds in walker_walk sac; {missing}" in notes
+    assert f"color_hard: only 0 of 1 seed in walker_walk sac_dr; {missing}" in notes
+    assert shown("procedural")[0] == {"sac": ("procedural", 1), "sac_dr": ("procedural", 1)}
+
+
+def test_folders_and_overlay_images_are_never_mixed(tmp_path: Path) -> None:
+    for seed in range(2):
+        fabricate_run(tmp_path / "test" / str(seed), seed=seed, returns={"video_hard": [100]})
+        fabricate_eval(tmp_path / "test" / str(seed), {"video_hard": [9, 9]}, media="folder", videos=3 + seed)
+    selection = select(records(tmp_path / "test"), [(WALK, "sac")])
+    with pytest.raises(
+        UserError, match=r"folder 3 videos in sac seed 0, folder 4 videos in sac seed 1.*--media"
+    ):
+        make_cell(selection, "video_hard", WALK, "sac", media="folder")
+    cell = make_cell(selection, "video_hard", WALK, "sac", media="procedural")
+    assert cell is not None and cell.seeds == (0, 1)
+    # Methods that are compared, too.
+    for seed, (method, media) in enumerate((("sac_overlay", "official"), ("soda_overlay", "procedural"))):
+        fabricate_run(tmp_path / "train" / method, method=method, seed=seed, media=media)
+    fabricate_run(tmp_path / "train" / "sac", media="procedural")  # uses none
+    grid = [(WALK, "sac"), (WALK, "sac_overlay"), (WALK, "soda_overlay")]
+    with pytest.raises(
+        UserError, match=r"official in sac_overlay seed 0, procedural in soda_overlay.*--runs"
+    ):
+        select(records(tmp_path / "train"), grid)
+    assert len(select(records(tmp_path / "train"), grid[:2]).runs) == 2
 
 
 def test_pad_is_reported_with_adaptation(tmp_path: Path) -> None:

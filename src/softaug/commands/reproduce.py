@@ -271,7 +271,8 @@ def _write(
             table = make_table(item, selection, media=args.media, asked_seeds=asked)
             written.append((writing.write_table(table, args.out), table))
         else:
-            written.append((writing.write_curves(item, selection, args.out, asked_seeds=asked), None))
+            drawn = writing.write_curves(item, selection, args.out, media=args.media, asked_seeds=asked)
+            written.append((drawn, None))
     if not written:
         raise UserError(
             "no run that any table or figure needs is finished; leave --only-existing out to make them"

@@ -1,15 +1,16 @@
 """Which runs and evaluations stand behind a number, and what must be said about them.
 
-Nothing is mixed that does not belong together: presets, lengths of training and settings within a task, or test
-media within a mode. What cannot be decided is refused with a sentence; what is left out is counted.
+Nothing is mixed that does not belong together: presets; lengths of training, settings and overlay images within a
+task; test media within a mode. What cannot be decided is refused with a sentence; what is left out is counted.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from softaug.config import PRESETS, Config, make_config
 from softaug.errors import UserError
@@ -92,6 +93,7 @@ def select(
     runs = [record for record in runs if record.config.preset == preset]
     finished = [record for record in runs if record.finished]
     places: dict[tuple[str, str, int], RunRecord] = {}
+    _check_same_overlays(finished)
     for record in finished:
         config = record.config
         _check_same_experiment(config, next(r.config for r in finished if r.config.task == config.task))
@@ -116,6 +118,13 @@ def make_cell(
     ]
     if not found:
         return None
+    # All methods of the task: what is compared must have been tested on the same folder or list.
+    tested = [
+        (record, evaluation.media, evaluation.source)
+        for record in selection.runs
+        if record.config.task == task and (evaluation := record.evaluation(mode, media=media)) is not None
+    ]
+    check_same_source(mode, tested)
     records = [record for record, _ in found]
     evaluations = [evaluation for _, evaluation in found]
     return Cell(
@@ -137,6 +146,11 @@ def choose_media(records: Iterable[RunRecord], mode: str) -> list[str]:
     counts: Counter[str] = Counter()
     for record in records:
         counts.update({e.media for e in record.evaluations if e.mode == mode and e.media is not None})
+    return most_common(counts)
+
+
+def most_common(counts: Counter[str]) -> list[str]:
+    """Kinds of media by how many runs have them; among equals, those nearer to the paper's first."""
 
     def rank(kind: str) -> tuple[int, int]:
         return -counts[kind], MEDIA_ORDER.index(kind) if kind in MEDIA_ORDER else len(MEDIA_ORDER)
@@ -203,6 +217,31 @@ def describe_runs(selection: Selection, *, asked_seeds: int | None = None) -> li
     return said
 
 
+def describe_fewer(
+    selection: Selection,
+    have: Mapping[tuple[str, str, str], int],
+    media: Mapping[str, str | None],
+    *,
+    during: str = "",
+) -> list[str]:
+    """Where a number or curve has fewer seeds than there are runs, because the others were not evaluated for it.
+
+    have: (mode, task, method) -> its seeds. media: mode -> the kind of test media that is reported. during: which
+    evaluations count, if not all do.
+    """
+    runs = Counter((record.config.task, record.config.method) for record in selection.runs)
+    found: dict[tuple[str, int, int], list[str]] = {}
+    for (mode, task, method), seeds in have.items():
+        if seeds < runs[task, method]:
+            found.setdefault((mode, seeds, runs[task, method]), []).append(f"{task} {method}")
+    return [
+        f"{mode}: only {seeds} of {count([number], 'seed')} in {', '.join(where)}; the others have no evaluation"
+        + (f" {during}" if during else "")
+        + (f" on {kind} media" if (kind := media.get(mode)) and mode != "train" else "")
+        for (mode, seeds, number), where in found.items()
+    ]
+
+
 def overlay_media(record: RunRecord) -> str | None:
     """Where the images of random overlay came from; None if the method uses none."""
     if record.config.row.strong != "overlay":
@@ -238,6 +277,62 @@ def _check_same_experiment(config: Config, first: Config) -> None:
                 f"the runs of {config.task} differ in {name} ({values[0]} in {first.method} seed {first.seed}, "
                 f"{values[1]} in {config.method} seed {config.seed}); give --runs those that belong together"
             )
+
+
+def _check_same_overlays(runs: Sequence[RunRecord]) -> None:
+    """Random overlay is a method's own augmentation: other images are another experiment."""
+    first: dict[str, RunRecord] = {}
+    for record in runs:
+        if overlay_media(record) is None:
+            continue
+        config, other = record.config, first.setdefault(record.config.task, record)
+        if _source(overlay_media(record), _overlay(record)) != _source(overlay_media(other), _overlay(other)):
+            raise UserError(
+                f"the runs of {config.task} were trained on different overlay images "
+                f"({_shown_source(overlay_media(other), _overlay(other))} in {other.config.method} seed "
+                f"{other.config.seed}, {_shown_source(overlay_media(record), _overlay(record))} in {config.method} "
+                f"seed {config.seed}), which are never mixed; give --runs those that belong together"
+            )
+
+
+def check_same_source(
+    mode: str, tested: Sequence[tuple[RunRecord, str | None, Mapping[str, Any] | None]]
+) -> None:
+    """Refuse runs of one task that were tested in `mode` on different folders or lists.
+
+    tested: each run with the kind of its media and the facts on them. Only the user's own media can differ
+    within a kind.
+    """
+    for record, kind, facts in tested[1:]:
+        other, its_kind, its_facts = tested[0]
+        if kind == its_kind and _source(kind, facts) != _source(its_kind, its_facts):
+            config = record.config
+            raise UserError(
+                f"the runs of {config.task} were tested in {mode} on different media "
+                f"({_shown_source(its_kind, its_facts)} in {other.config.method} seed {other.config.seed}, "
+                f"{_shown_source(kind, facts)} in {config.method} seed {config.seed}), which are never mixed; give "
+                "--runs those that belong together, or --media another kind"
+            )
+
+
+def _overlay(record: RunRecord) -> Mapping[str, Any] | None:
+    return (record.facts.get("media") or {}).get("overlay")
+
+
+def _source(kind: str | None, facts: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """What tells two media apart: the kind, and of the user's own all that is known."""
+    return (kind, dict(facts) if facts else None) if kind in ("folder", "list") else (kind,)
+
+
+def _shown_source(kind: str | None, facts: Mapping[str, Any] | None) -> str:
+    """`folder /data/videos`, or what else tells it from others of its kind"""
+    known = facts or {}
+    number = next(
+        (f"{known[name]:,} {name}" for name in ("videos", "images", "settings") if name in known), ""
+    )
+    checksum = f"sha256 {known['sha256'][:8]}" if "sha256" in known else ""
+    parts = [part for part in (str(known.get("path", "")), number, checksum) if part]
+    return " ".join([str(kind), ", ".join(parts) if kind in ("folder", "list") else ""]).strip()
 
 
 def _notes(records: Sequence[RunRecord], evaluations: Sequence[Evaluation]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from softaug.reproduce.collect import most_common
 from softaug.results import RunRecord
 from softaug.stats import DDOF
 
@@ -33,16 +34,15 @@ class Curve:
     std: np.ndarray
 
 
-def make_curve(runs: Sequence[RunRecord], mode: str) -> Curve | None:
+def make_curve(runs: Sequence[RunRecord], mode: str, media: str | None = None) -> Curve | None:
     """The curve of one task and method (all of `runs` are of it) in `mode`; None if no run has it.
 
-    Periodic evaluations if the runs have them. If not, the returns of the training episodes stand in for the
-    training environment's; they were played with exploration, and domain randomisation plays them recoloured.
+    Periodic evaluations if the runs have them, only those on `media`; None takes the kind that most runs have. If
+    there are none, the returns of the training episodes stand in for the training environment's; they were played
+    with exploration, and domain randomisation plays them recoloured.
     """
-    points, source, media = _evaluations(runs, mode), "evaluations", None
-    if points:
-        media = Counter(kind for *_, kind in points).most_common(1)[0][0]
-        points = [point for point in points if point[-1] == media]
+    media = media or choose_curve_media(runs, mode)
+    points, source = _evaluations(runs, mode, media), "evaluations"
     if mode == "train" and (not points or min(len(values) for _, values, _ in points) < 2):
         points, source = _episodes(runs), "training episodes"
     if not points:
@@ -58,7 +58,7 @@ def make_curve(runs: Sequence[RunRecord], mode: str) -> Curve | None:
         mode=mode,
         method=config.method,
         source="evaluations" if source == "evaluations" else "training episodes",
-        media=media,
+        media=next((kind for *_, kind in points if kind is not None), None),
         seeds=tuple(seed for seed, _, _ in points),
         decisions=np.array(common),
         frames=np.array([first[at][0] for at in common]),
@@ -71,10 +71,25 @@ Points = tuple[int, dict[int, tuple[int, float]], str | None]
 """seed, decisions -> (frames, mean return), media"""
 
 
-def _evaluations(runs: Iterable[RunRecord], mode: str) -> list[Points]:
+def choose_curve_media(runs: Iterable[RunRecord], mode: str) -> str | None:
+    """The kind of media on which most runs were evaluated in `mode` during training; None if it needs none."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(
+            {e.media for e in run.evals if e.mode == mode and not e.adapted and e.media is not None}
+        )
+    return next(iter(most_common(counts)), None)
+
+
+def evaluated_seeds(runs: Iterable[RunRecord], mode: str, media: str | None) -> list[int]:
+    """Which of the runs were evaluated in `mode` on `media` during training."""
+    return [seed for seed, _, _ in _evaluations(runs, mode, media)]
+
+
+def _evaluations(runs: Iterable[RunRecord], mode: str, media: str | None) -> list[Points]:
     found: list[Points] = []
     for run in runs:
-        mine = [e for e in run.evals if e.mode == mode and not e.adapted]
+        mine = [e for e in run.evals if e.mode == mode and not e.adapted and e.media in (None, media)]
         if mine:
             values = {e.decisions: (e.frames, e.mean) for e in mine}
             found.append((run.config.seed, values, mine[-1].media))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ import numpy as np
 from softaug import stats
 from softaug.errors import UserError
 from softaug.methods import METHODS, get_method
-from softaug.reproduce.collect import Selection
-from softaug.reproduce.curves import Curve, make_curve
+from softaug.reproduce.collect import Selection, check_same_source, describe_fewer
+from softaug.reproduce.curves import Curve, choose_curve_media, evaluated_seeds, make_curve
 from softaug.reproduce.grids import LABELS
 from softaug.reproduce.tables import BOOTSTRAP_SEED, TableResult
 from softaug.results import RunRecord
@@ -88,6 +88,7 @@ def learning_curves(
     tasks: Sequence[str] | None = None,
     methods: Mapping[str, str] | None = None,
     modes: Mapping[str, str] | None = None,
+    media: str | None = None,
     across: bool = False,
     title: str = "",
     notes: Sequence[str] = (),
@@ -96,8 +97,9 @@ def learning_curves(
 
     records: runs of one preset and one length of training per task (`collect.select` sees to that).
     tasks, methods (method -> label), modes (mode -> label): what to show; None shows what the records have.
+    media: the kind of test media to show; None: in each mode what most of the records have.
     across: modes side by side instead of below each other.
-    notes: what must be said, small below the figure.
+    notes: what must be said, small below the figure; which seeds were left out is said by itself.
     """
     presets = dict.fromkeys(record.config.preset for record in records)
     if len(presets) > 1:
@@ -108,8 +110,10 @@ def learning_curves(
     methods = methods or default_labels(records)
     modes = modes or {mode: mode for mode in default_modes(records)}
     selection = Selection("", tuple(records), 0)
-    curves = collect_curves(selection, tasks, methods, modes)
-    return draw_curves(curves, tasks, methods, modes, across=across, title=title, notes=notes)
+    kinds = curve_media(selection, modes, media)
+    curves = collect_curves(selection, tasks, methods, modes, kinds)
+    said = (*notes, *fewer_notes(selection, tasks, methods, kinds, curves))
+    return draw_curves(curves, tasks, methods, modes, across=across, title=title, notes=said)
 
 
 def default_modes(records: Sequence[RunRecord]) -> list[str]:
@@ -124,17 +128,57 @@ def default_labels(records: Sequence[RunRecord]) -> dict[str, str]:
     return {name: LABELS.get(name, get_method(name).title) for name in METHODS if name in present}
 
 
+def curve_media(
+    selection: Selection, modes: Iterable[str], media: str | None = None
+) -> dict[str, str | None]:
+    """mode -> the one kind of test media that all its curves show: `media`, or what most of the runs have."""
+    return {mode: media or choose_curve_media(selection.runs, mode) for mode in modes}
+
+
 def collect_curves(
-    selection: Selection, tasks: Sequence[str], methods: Mapping[str, str], modes: Mapping[str, str]
+    selection: Selection,
+    tasks: Sequence[str],
+    methods: Iterable[str],
+    modes: Iterable[str],
+    media: Mapping[str, str | None],
 ) -> list[Curve]:
-    """Every curve that there is."""
+    """Every curve that there is. media: mode -> the kind of `curve_media`."""
+    modes = list(modes)
+    for task in tasks:
+        for mode in modes:
+            tested = [
+                (run, media[mode], (run.facts.get("media") or {}).get(mode))
+                for run in selection.runs
+                if run.config.task == task and evaluated_seeds([run], mode, media[mode])
+            ]
+            check_same_source(mode, tested)
     return [
         curve
         for task in tasks
         for method in methods
         for mode in modes
-        if (runs := selection.of(task, method)) and (curve := make_curve(runs, mode)) is not None
+        if (runs := selection.of(task, method)) and (curve := make_curve(runs, mode, media[mode])) is not None
     ]
+
+
+def fewer_notes(
+    selection: Selection,
+    tasks: Sequence[str],
+    methods: Iterable[str],
+    media: Mapping[str, str | None],
+    curves: Sequence[Curve],
+) -> list[str]:
+    """Which curves come from fewer seeds than there are runs."""
+    made = {(curve.mode, curve.task, curve.method): len(curve.seeds) for curve in curves}
+    have = {
+        (mode, task, method): made.get(
+            (mode, task, method), len(evaluated_seeds(selection.of(task, method), mode, media[mode]))
+        )
+        for mode in media
+        for task in tasks
+        for method in methods
+    }
+    return describe_fewer(selection, have, media, during="during training")
 
 
 def draw_curves(

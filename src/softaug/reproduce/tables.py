@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from softaug import stats
-from softaug.reproduce.collect import Cell, Selection, choose_media, count, describe_runs, make_cell
+from softaug.reproduce.collect import (
+    Cell,
+    Selection,
+    choose_media,
+    count,
+    describe_fewer,
+    describe_runs,
+    make_cell,
+)
 from softaug.reproduce.grids import Column, Panel, Row, TableItem
 
 MISSING = "–"
@@ -80,6 +88,7 @@ def make_table(
     chosen = {mode: media or (kinds[mode][0] if kinds[mode] else None) for mode in modes}
     cells = {key: make_cell(selection, *key, media=chosen[key[0]]) for key in item.cells}
     present = [cell for cell in cells.values() if cell is not None]
+    have = {key: 0 if cell is None else len(cell.seeds) for key, cell in cells.items()}
     table = TableResult(
         item,
         selection,
@@ -90,7 +99,7 @@ def make_table(
             *describe_runs(selection, asked_seeds=asked_seeds),
         ),
         about_numbers=(*_number_notes(present), *_missing_notes(cells)),
-        about_media=tuple(_media_notes(chosen, kinds, cells)),
+        about_media=(*_media_notes(chosen, kinds, cells), *describe_fewer(selection, have, chosen)),
     )
     return replace(table, aggregates=tuple(a for mode in modes for a in _aggregates(table, mode)))
 

@@ -13,7 +13,14 @@ from softaug.files import write_atomically
 from softaug.reproduce import forms
 from softaug.reproduce.collect import Selection, describe_runs
 from softaug.reproduce.curves import Curve, curve_rows
-from softaug.reproduce.figures import collect_curves, draw_curves, figure_files, profile_figure
+from softaug.reproduce.figures import (
+    collect_curves,
+    curve_media,
+    draw_curves,
+    fewer_notes,
+    figure_files,
+    profile_figure,
+)
 from softaug.reproduce.grids import ROBOT, ROBOT_MODES, FigureItem, SamplesItem
 from softaug.reproduce.latex import latex
 from softaug.reproduce.tables import TableResult
@@ -52,12 +59,25 @@ def write_table(table: TableResult, out: Path) -> Written:
 
 
 def write_curves(
-    item: FigureItem, selection: Selection, out: Path, *, asked_seeds: int | None = None
+    item: FigureItem,
+    selection: Selection,
+    out: Path,
+    *,
+    media: str | None = None,
+    asked_seeds: int | None = None,
 ) -> Written:
-    """NAME.png and .svg, the points as NAME.csv, and both with what must be said as NAME.md."""
-    curves = collect_curves(selection, item.tasks, item.methods, item.modes)
-    remark = [item.remark] if item.remark else []
-    notes = (*remark, *describe_runs(selection, asked_seeds=asked_seeds), *curve_notes(curves, item))
+    """NAME.png and .svg, the points as NAME.csv, and both with what must be said as NAME.md.
+
+    media: the kind of test media to show; None: in each mode what most runs have.
+    """
+    kinds = curve_media(selection, item.modes, media)
+    curves = collect_curves(selection, item.tasks, item.methods, item.modes, kinds)
+    notes = (
+        *([item.remark] if item.remark else []),
+        *describe_runs(selection, asked_seeds=asked_seeds),
+        *curve_notes(curves, item),
+        *fewer_notes(selection, item.tasks, item.methods, kinds, curves),
+    )
     figure = draw_curves(
         curves, item.tasks, item.methods, item.modes, across=item.across, title=item.title, notes=notes
     )
