@@ -34,6 +34,12 @@ def groups_in(folder: Path, points: int = 100) -> tuple[list[Group], list[str]]:
     return make_groups([read_run(path) for path in find_runs([folder])], points)
 
 
+def evaluate_on_official_media(run: Path) -> None:
+    """As if the evaluations during training had been on these."""
+    file = run / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"procedural"', '"official"'))
+
+
 def page_of(folder: Path, out: Path) -> str:
     Reporter([folder], samples=False).write(out)
     return out.read_text()
@@ -161,6 +167,25 @@ def test_eval_curve_keeps_its_last_point(tmp_path: Path) -> None:
     curve = group.curves["train"]
     assert len(curve.decisions) <= 9 and curve.decisions[-1] == 10_000
     assert curve.values[0][-1] == pytest.approx(640)
+
+
+def test_eval_curve_is_of_one_kind_of_media(tmp_path: Path) -> None:
+    for seed in range(3):
+        fabricate_run(tmp_path / str(seed), seed=seed, returns={"video_easy": [100.0 * seed]})
+    evaluate_on_official_media(tmp_path / "0")
+    [group], _ = groups_in(tmp_path)
+    curve = group.curves["video_easy"]
+    assert (curve.media, set(curve.values), curve.left_out) == ("procedural", {1, 2}, 1)
+    drawn = make_payload([group], ["video_easy"], [])["groups"][0]["curves"]["video_easy"]
+    assert drawn["mean"][-1] == 150 and (drawn["media"], drawn["leftOut"]) == ("procedural", 1)
+
+
+def test_eval_curve_is_of_the_media_nearest_to_the_papers(tmp_path: Path) -> None:
+    for seed in range(2):
+        fabricate_run(tmp_path / str(seed), seed=seed, returns={"video_easy": [100.0]})
+    evaluate_on_official_media(tmp_path / "1")
+    [group], _ = groups_in(tmp_path)
+    assert group.curves["video_easy"].media == "official" and set(group.curves["video_easy"].values) == {1}
 
 
 def test_band_and_counts_follow_the_seeds_that_are_there(tmp_path: Path) -> None:

@@ -139,6 +139,25 @@ def test_curves_are_drawn_and_read_by_pointer_and_keyboard(browser: Any, report:
         plot.focus()
         page.keyboard.press("End")
         assert plot.get_attribute("aria-valuetext").startswith("12,000 frames")
+        assert "media" not in page.inner_html("#curves-chart")
+        page.select_option("#curves-what", "video_easy")
+        assert "return in video_easy, procedural media" in page.inner_html("#curves-chart")
+
+
+def test_curves_of_other_media_are_told_apart(browser: Any, tmp_path: Path) -> None:
+    for number, method in enumerate(("sac", "soda", "soda")):
+        fabricate_run(
+            tmp_path / "runs" / str(number), method=method, seed=number, returns={"video_easy": [50.0]}
+        )
+    for number in (0, 1):  # SODA: one seed of each kind
+        file = tmp_path / "runs" / str(number) / "metrics.jsonl"
+        file.write_text(file.read_text().replace('"procedural"', f'"{["folder", "official"][number]}"'))
+    out = Reporter([tmp_path / "runs"], samples=False).write(tmp_path / "report.html").out
+    with Opened(browser, out) as page:
+        page.select_option("#curves-what", "video_easy")
+        note = page.inner_text("#curves-note")
+        assert "not comparable" in note and "SAC (RAD: random crop): folder media." in note
+        assert "SODA (overlay): official media (1 seed evaluated on other media left out)." in note
 
 
 def test_curves_show_single_seeds_and_a_table(browser: Any, report: Path) -> None:
@@ -259,7 +278,8 @@ def test_videos_play_together(browser: Any, report: Path) -> None:
     with Opened(browser, report) as page:
         players = "[...document.querySelectorAll('#videos-row video')]"
         until(page, f"{players}.length === 3 && {players}.every(v => v.readyState >= 2 && v.videoWidth > 0)")
-        assert page.locator("#videos-row figcaption").all_inner_texts()[0].startswith("train")
+        captions = page.locator("#videos-row figcaption").all_inner_texts()
+        assert captions[0].startswith("train") and "mean over seeds" in captions[0]
         page.click("#videos-play")
         until(page, f"{players}.every(v => v.currentTime > 0.1 && !v.error)")
         assert page.inner_text("#videos-play") == "Pause all"

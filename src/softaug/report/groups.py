@@ -56,6 +56,10 @@ class Curve:
 
     decisions: tuple[int, ...]
     values: dict[int, tuple[float | None, ...]]
+    media: str | None = None
+    """the one kind that these evaluations were on; None for training episodes and modes that need none"""
+    left_out: int = 0
+    """seeds that were only evaluated on other media"""
 
 
 @dataclass(frozen=True)
@@ -231,8 +235,13 @@ def _cells(runs: Sequence[RunRecord], mode: str, adapted: bool) -> tuple[Cell, .
             )
         )
     cells = cells or _cells_so_far(runs, mode, adapted)
-    rank = {media: i for i, media in enumerate(MEDIA_ORDER)}
-    return tuple(sorted(cells, key=lambda c: (-len(c.scores), rank.get(str(c.media), 0), str(c.media))))
+    return tuple(sorted(cells, key=lambda c: _media_rank(len(c.scores), c.media)))
+
+
+def _media_rank(seeds: int, media: str | None) -> tuple[int, int, str]:
+    """Sorts first what most seeds were tested on, then what is nearest to the paper's media."""
+    place = MEDIA_ORDER.index(media) if media in MEDIA_ORDER else 0
+    return -seeds, place, str(media)
 
 
 def _cells_so_far(runs: Sequence[RunRecord], mode: str, adapted: bool) -> list[Cell]:
@@ -262,20 +271,21 @@ def _cells_so_far(runs: Sequence[RunRecord], mode: str, adapted: bool) -> list[C
 
 
 def _eval_curve(runs: Sequence[RunRecord], mode: str, adapted: bool, points: int) -> Curve | None:
-    values = {
-        run.config.seed: {
-            e.decisions: statistics.fmean(e.returns)
-            for e in run.evals
-            if e.mode == mode and e.adapted == adapted
-        }
-        for run in runs
-    }
-    grid = sorted({decisions for by_decisions in values.values() for decisions in by_decisions})
-    if not grid:
+    by_media: dict[str | None, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for run in runs:
+        for e in run.evals:
+            if e.mode == mode and e.adapted == adapted:
+                by_media[e.media][run.config.seed][e.decisions] = e.mean
+    if not by_media:
         return None
+    media = min(by_media, key=lambda kind: _media_rank(len(by_media[kind]), kind))
+    values = by_media[media]
+    others = {seed for by_seed in by_media.values() for seed in by_seed} - values.keys()
+    grid = sorted({decisions for by_decisions in values.values() for decisions in by_decisions})
     step = -(-len(grid) // points)
     grid = grid[::-step][::-1]  # every step-th, the last one included
-    return Curve(tuple(grid), {seed: tuple(v.get(d) for d in grid) for seed, v in values.items() if v})
+    on_grid = {seed: tuple(by_decisions.get(d) for d in grid) for seed, by_decisions in values.items()}
+    return Curve(tuple(grid), on_grid, media, len(others))
 
 
 def _episode_curve(runs: Sequence[RunRecord], points: int) -> Curve | None:

@@ -129,10 +129,14 @@ function drawCurves() {
         high: single ? null : around(1),
         spread: curve.std,
         n: curve.n,
+        media: curve.media,
+        leftOut: curve.leftOut,
         faint: single ? Object.values(curve.seeds) : [],
       };
     });
-  const label = what === "episodes" ? "return, training episodes" : `return in ${what}`;
+  const media = [...new Set(series.map((s) => s.media).filter((kind) => kind !== null))];
+  const on = media.length === 1 ? `, ${media[0]} media` : "";
+  const label = what === "episodes" ? "return, training episodes" : `return in ${what}${on}`;
   lineChart(box, series, {
     label: `Learning curves, ${label}, over ${unit}`,
     xTitle: unit,
@@ -144,6 +148,15 @@ function drawCurves() {
     hidden,
     changed: redrawAll,
   });
+  const sentences = series
+    .filter((s) => s.leftOut || (media.length > 1 && s.media !== null))
+    .map((s) => {
+      const others = s.leftOut ? ` (${s.leftOut} seed${s.leftOut > 1 ? "s" : ""} evaluated on other media left out)` : "";
+      return `${nameOf(s)}: ${s.media === null ? "no" : s.media} media${others}.`;
+    });
+  const note = find("curves-note");
+  note.hidden = !sentences.length;
+  note.textContent = (media.length > 1 ? "These curves are not comparable, being of different media. " : "") + sentences.join(" ");
   if (find("curves-table").closest("details").open) tabulate(series, unit);
 }
 
@@ -297,7 +310,7 @@ function showVideos() {
       });
       if (i === 0) video.addEventListener("timeupdate", () => (find("videos-time").value = video.currentTime / video.duration));
       const reached = data.groups[chosen.group].returns[mode];
-      const small = reached ? make("small", {}, `mean return ${asReturn(reached.mean)}`) : null;
+      const small = reached ? make("small", {}, `mean over seeds ${asReturn(reached.mean)} (n = ${reached.n})`) : null;
       return make("figure", {}, video, make("figcaption", {}, mode, small));
     }),
   );

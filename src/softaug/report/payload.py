@@ -135,6 +135,8 @@ def _curve(curve: Curve) -> dict[str, Any]:
         "std": _rounded([std for _, std in statistics], 1),
         "n": [len(values) for values in by_point],
         "seeds": seeds if len(seeds) > 1 else {},  # of one seed the mean says it already
+        "media": curve.media,
+        "leftOut": curve.left_out,
     }
 
 

@@ -155,6 +155,7 @@ def curves(content: Content) -> Markup | None:
                 class_="controls",
             ),
             _chart("curves-chart", "Learning curves"),
+            element("p", id="curves-note", class_="remark", hidden=True),
             element(
                 "details",
                 element("summary", "These curves as a table"),
