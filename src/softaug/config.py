@@ -205,11 +205,7 @@ def make_config(
     row = get_method(method)
     if preset not in PRESETS:
         raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(PRESETS)}")
-    known = {f.name for f in dataclasses.fields(Config)}
-    if unknown := sorted(set(overrides) - known):
-        raise UserError(
-            f"unknown config field {', '.join(unknown)}; the fields are {', '.join(sorted(known))}"
-        )
+    refuse_unknown_fields(overrides)
     values = {**row.numbers, **PRESETS[preset], **overrides}
     values.update(task=task, method=row.name, preset=preset)
     values.setdefault("frame_stack", frame_stack(task))
@@ -224,6 +220,14 @@ def make_config(
         elif "crop_size" not in overrides:
             values["crop_size"] = values["image_size"]
     return Config(**values)
+
+
+def refuse_unknown_fields(names: Collection[str]) -> None:
+    known = {f.name for f in dataclasses.fields(Config)}
+    if unknown := sorted(set(names) - known):
+        raise UserError(
+            f"unknown config field {', '.join(unknown)}; the fields are {', '.join(sorted(known))}"
+        )
 
 
 def parse_test_env(entry: str) -> tuple[str, str]:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from softaug.config import Config, make_config, read_config
+from softaug.config import Config, make_config, read_config, refuse_unknown_fields
 from softaug.envs.factory import CallableEnvs
 from softaug.envs.own_import import MakeEnv, load_callable, spec_of
 from softaug.errors import UserError
+from softaug.methods import get_method
 
 
 def choose(
@@ -37,12 +38,17 @@ def choose(
     if "train" in (test_envs or {}):
         raise UserError("a test environment cannot be called 'train'; give it another name")
     named = _named(functions)
+    # As a config file reads them, so that a resumed run finds its own settings the same.
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     if config is None and resume:
         if out is None:
             raise UserError("give the directory of the run to resume (out)")
-        config = dataclasses.replace(read_config(Path(out) / "config.json"), **settings, **named)
+        refuse_unknown_fields(fields)
+        if "method" in fields:
+            fields["method"] = get_method(fields["method"]).name
+        config = dataclasses.replace(read_config(Path(out) / "config.json"), **{**fields, **named})
     elif config is None:
-        config = make_config(**{**settings, **named})
+        config = make_config(**{**fields, **named})
     elif named:
         modes = ("train", *(test_envs or {}))
         if not set(config.eval_modes) <= set(modes):  # made for one of the benchmark's tasks
