@@ -120,6 +120,34 @@ def test_estimates_take_the_speed_of_runs_that_are_there(tmp_path):
     assert disk_bytes([first, second], workers=2) == (second.cost.replay_bytes, 2000)
 
 
+def test_dry_run_measures_own_environments(tmp_path, capsys):
+    """Their episodes end early, and their test environments are in the config."""
+    own = {"eval_modes": ("train", "dark"), "test_env": ("dark=own_fakes:make_dark",)}
+    given = [word.replace("cartpole_balance", "own_fakes:make_corner") for word in flags(**own)]
+    command = ["sweep", *given, "--image-key", "camera", "--out", str(tmp_path), "--dry-run", "--json"]
+    assert cli.main(command) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["task"] == "own_fakes:make_corner" and run["seconds"] > 0 and not run["measured"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--backend", "ray"], True),
+        (["--backend", "ray", "--workers", "1"], False),
+        ([], False),
+    ],
+)
+def test_dry_run_says_that_ray_may_train_several_at_a_time(given, said, tmp_path, capsys):
+    (finished,) = grid(tmp_path, 1)
+    write_config(finished.config, finished.directory / "config.json")
+    (finished.directory / "final_eval.json").touch()
+    assert cli.main(["sweep", *flags(), "--out", str(tmp_path), "--dry-run", *given]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1 at a time" in text
+    assert ("as many as there is room for" in text and "--workers" in text) == said
+
+
 def test_wall_time_hands_out_jobs_in_order():
     assert wall_seconds([3, 3, 3], 2) == 6
     assert wall_seconds([5, 1, 1, 1], 2) == 5

@@ -123,6 +123,8 @@ def dry_run(runs: Sequence[PlannedRun], args: argparse.Namespace) -> int:
     replays, kept = disk_bytes(estimates, workers)
     result = {
         "workers": workers,
+        # Ray takes as many as the cluster has room for, which is not known before it is there.
+        "workers_assumed": args.backend == "ray" and args.sweep_workers is None,
         "threads": threads,
         "seconds": seconds,
         "replay_bytes": replays,
@@ -180,6 +182,13 @@ def show_plan(result: dict[str, Any], out: Path) -> None:
     console.print(
         f"time: about {duration(result['seconds'])} with {result['workers']} at a time, {threads} each"
     )
+    if result["workers_assumed"]:
+        console.print(
+            "  reckoned with one run at a time; Ray trains as many as there is room for, so it takes less time and "
+            "more disk for replays; --workers N reckons with N",
+            style="dim",
+            soft_wrap=True,
+        )
     measured = {entry["measured"] for entry in result["runs"] if entry["plan"] != "skip"}
     if True in measured:
         console.print("  from runs of the same config in this directory", style="dim")

@@ -148,6 +148,7 @@ class Calibration:
         key = (
             *(config.task, config.row.train_mode, config.render),
             *(config.image_size, config.frame_stack, config.action_repeat),
+            *(config.image_key, config.episode_decisions),
         )
         if key not in self._steppers:
             make_env = partial(ConfigEnvs(config), config.row.train_mode, config.seed)
@@ -178,7 +179,9 @@ class Calibration:
 
     def _learner(self, config: Config) -> tuple[float, float, int]:
         """Seconds of an update, of choosing an action, and bytes of a checkpoint."""
-        key = dataclasses.replace(config, task="walker_walk", seed=0)
+        # A learner costs the same on every task of ours; an own environment has settings that those refuse.
+        task = config.task if config.own_env else "walker_walk"
+        key = dataclasses.replace(config, task=task, seed=0)
         if key not in self._updates:
             self._say(f"measuring {config.method} ({config.preset}) ...")
             self._updates[key] = learner_cost(config, self._threads)
@@ -186,7 +189,7 @@ class Calibration:
 
 
 def decision_seconds(stepper: InProcessStepper) -> float:
-    """Mean seconds of a decision with random actions."""
+    """Mean seconds of a decision with random actions, resets between episodes included."""
     rng = np.random.default_rng(0)
     shape = stepper.action_space.shape
     assert shape is not None
@@ -196,7 +199,9 @@ def decision_seconds(stepper: InProcessStepper) -> float:
         if decision == 2:  # the first ones load textures and warm caches
             begun = time.perf_counter()
         stepper.send(rng.uniform(-1, 1, shape).astype(np.float32))
-        stepper.receive()
+        _, _, terminated, truncated, _ = stepper.receive()
+        if terminated or truncated:  # an own environment's episode may be short
+            stepper.reset()
     return (time.perf_counter() - begun) / CALIBRATION_DECISIONS
 
 
