@@ -25,7 +25,7 @@ from softaug.report.media import choose_videos
 from softaug.report.payload import make_payload, make_profile, points_of_a_curve
 from softaug.report.samples import Samples
 from softaug.report.sections import comparability
-from softaug.results import find_runs, read_run
+from softaug.results import RunRecord, find_runs, read_run
 
 HOSTILE = "<img src=x onerror=pwned()></script><script>pwned()</script>{{script}}\"'&"
 
@@ -224,6 +224,26 @@ def test_profile_never_mixes_presets_or_media(tmp_path: Path) -> None:
     }
 
 
+def test_profile_never_mixes_lengths_of_training(tmp_path: Path) -> None:
+    fabricate_run(tmp_path / "a", "walker_walk", "sac", decisions=3000, returns={"train": [250.0]})
+    fabricate_run(tmp_path / "b", "walker_walk", "soda", decisions=4000, returns={"train": [750.0]})
+    blocks = make_profile(groups_in(tmp_path)[0], "train")
+    found = {block["decisions"]: [line["method"] for line in block["lines"]] for block in blocks}
+    assert found == {3000: ["sac"], 4000: ["soda_overlay"]}
+
+
+def test_groups_of_a_task_and_method_have_names_of_their_own(tmp_path: Path) -> None:
+    """Three settings differ, and the first two are the same in two of the runs."""
+    for number, (batch_size, n_step, discount) in enumerate([(32, 1, 0.9), (32, 1, 0.95), (64, 3, 0.95)]):
+        settings = {"batch_size": batch_size, "n_step": n_step, "discount": discount}
+        fabricate_run(tmp_path / str(number), seed=number, returns={"train": [100.0 * number]}, **settings)
+    fabricate_run(tmp_path / "paper", preset="paper", returns={"train": [1.0]})
+    groups, _ = groups_in(tmp_path)
+    assert len({group.label for group in groups}) == 4
+    lines = [len(block["lines"]) for block in make_profile(groups, "train")]
+    assert sorted(lines) == [1, 3]  # none overwrites another
+
+
 def test_hundreds_of_runs_have_bounded_curves() -> None:
     assert points_of_a_curve(1) == 200
     assert all(points_of_a_curve(runs) * runs * 6 <= 100_000 for runs in (100, 300, 600))
@@ -402,6 +422,33 @@ def test_a_damaged_diagnosis_picture_is_named_and_the_rest_shown(tmp_path: Path)
         assert any("diagnosis.png cannot be read" in problem for problem in content.problems)
         assert content.diagnoses[0].picture is None
     assert "0.912" in page_of(tmp_path / "runs", tmp_path / "report.html")
+
+
+def test_a_running_run_is_diagnosed_once_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its metrics are always ahead of its newest weights, which alone can be diagnosed."""
+    run = tmp_path / "runs" / "a"
+    fabricate_run(run, finished=False)
+    assert read_run(run).decisions == 1500
+    measured: list[int] = []
+
+    def measure(record: RunRecord, problems: list[str]) -> dict:
+        measured.append(max(int(path.name) for path in (run / "checkpoints").iterdir()))
+        values = {"checkpoint": {"decisions": measured[-1]}, "modes": {}}
+        (run / "diagnosis.json").write_text(json.dumps(values))
+        return values
+
+    monkeypatch.setattr("softaug.report._measure", measure)
+    reporter = Reporter([tmp_path / "runs"], samples=False, diagnose=True)
+    for newest in (500, 1000):
+        (run / "checkpoints" / f"{newest:09d}").mkdir(parents=True)
+        for _ in range(3):
+            reporter.write(tmp_path / "report.html")
+    assert measured == [500, 1000]
+    assert (
+        "was measured after 1,000 decisions; the run has 1,500 now" in (tmp_path / "report.html").read_text()
+    )
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "final_eval.json"])

@@ -209,7 +209,10 @@ def test_performance_profile_is_drawn(browser: Any, report: Path) -> None:
     with Opened(browser, report) as page:
         page.select_option("#profile-mode", "color_hard")
         assert page.locator("#profile-chart path.line").count() == 2
-        assert "walker_stand; 2 runs a method" in page.inner_text("#profile-note")
+        note = page.inner_text("#profile-note")
+        assert note.startswith(
+            "preset small, 3,000 decisions, procedural media: walker_stand; 2 runs a method"
+        )
         plot = page.locator("#profile-chart .plot")
         plot.focus()
         for _ in range(31):

@@ -18,7 +18,7 @@ from typing import Any
 from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.report.groups import make_groups
-from softaug.report.invariance import Diagnosed
+from softaug.report.invariance import Diagnosed, diagnosed_at
 from softaug.report.media import choose_videos, picture_file_uri
 from softaug.report.page import render
 from softaug.report.payload import make_payload, points_of_a_curve
@@ -126,14 +126,21 @@ class Reporter:
         found: list[Diagnosed] = []
         for record in records:
             values = _diagnosis(record.path, problems)
-            reached = as_dict(as_dict(values).get("checkpoint")).get("decisions")
-            if self.diagnose and reached != record.decisions:
+            if self.diagnose and diagnosed_at(as_dict(values)) not in _last_weights(record):
                 self.say(f"diagnosing {record.path}")
                 values = _measure(record, problems) or values
             if values is not None:
                 wanted = sum(d.picture is not None for d in found) < DIAGNOSIS_PICTURES
                 found.append(Diagnosed(record, values, _picture(record.path, problems) if wanted else None))
         return found
+
+
+def _last_weights(record: RunRecord) -> set[int]:
+    """Decisions of the last weights. Those of a run going on are its newest checkpoint's, behind its last metrics."""
+    from softaug.checkpoint import complete_checkpoints
+
+    saved = complete_checkpoints(record.path / "checkpoints")
+    return {record.decisions, *(int(path.name) for path in saved[-1:])}
 
 
 def _measure(record: RunRecord, problems: list[str]) -> dict[str, Any] | None:

@@ -176,13 +176,32 @@ def _variants(keys: Sequence[tuple]) -> dict[tuple, str]:
     for family in families.values():
         settings = [dict(key) for key in family]
         differing = [name for name in settings[0] if len({s[name] for s in settings}) > 1]
-        if differing and len({s["preset"] for s in settings}) == len(family):
-            differing = ["preset"]  # it says the rest
+        presets = {s["preset"] for s in settings}
+        if len(presets) > 1:  # it says what goes with it
+            free = [n for n in differing if len({(s["preset"], s[n]) for s in settings}) > len(presets)]
+            differing = ["preset", *free]
+        telling = _telling(differing, settings)
         for key, values in zip(family, settings, strict=True):
-            parts = [_said(name, values[name]) for name in differing[:2]]
-            parts += ["…"] if len(differing) > 2 else []
+            parts = [_said(name, values[name]) for name in telling]
+            parts += ["…"] if len(telling) < len(differing) else []
             names[key] = ", ".join(parts)
     return names
+
+
+def _telling(differing: Sequence[str], settings: Sequence[dict[str, Any]]) -> list[str]:
+    """A few of the `differing` settings that together tell every group from every other; two if there are two."""
+
+    def told_apart(names: Sequence[str]) -> int:
+        return len({tuple(s[name] for name in names) for s in settings})
+
+    telling: list[str] = []
+    for name in differing:
+        if told_apart([*telling, name]) > told_apart(telling):
+            telling.append(name)
+    for name in differing:
+        if len(telling) < 2 and name not in telling:
+            telling.append(name)
+    return telling
 
 
 def _said(name: str, value: Any) -> str:

@@ -21,6 +21,12 @@ class Diagnosed:
     picture: str | None
 
 
+def diagnosed_at(values: dict[str, Any]) -> int | None:
+    """Decisions of training of the weights that a diagnosis.json is about; None if it does not say."""
+    decisions = as_dict(values.get("checkpoint")).get("decisions")
+    return decisions if isinstance(decisions, int) else None
+
+
 MEASURES = (
     ("cosine_features", "Features", "cosine of the encoder's features; 1: unmoved"),
     ("cosine_projection", "Projection", "cosine of the actor's projection; 1: unmoved"),
@@ -32,11 +38,14 @@ MEASURES = (
 def invariance(diagnoses: Sequence[Diagnosed], shown_path: Callable[[RunRecord], str]) -> Markup | None:
     if not diagnoses:
         return None
-    rows, pictures, notes = [], [], set()
+    rows, pictures, notes, earlier = [], [], set(), []
     for found in diagnoses:
         path, config = shown_path(found.record), found.record.config
         said = found.values.get("notes")
         notes |= {str(note) for note in said} if isinstance(said, list) else set()
+        measured, now = diagnosed_at(found.values), found.record.decisions
+        if measured is not None and measured != now:
+            earlier.append(f"{path} was measured after {measured:,} decisions; the run has {now:,} now.")
         lines = {**as_dict(found.values.get("modes")), "other states": as_dict(found.values.get("baseline"))}
         for mode, values in lines.items():
             row = [tables.name(breakable(path)), tables.cell(config.method), tables.cell(mode)]
@@ -63,7 +72,7 @@ def invariance(diagnoses: Sequence[Diagnosed], shown_path: Callable[[RunRecord],
             "± standard deviation over states). Small print: that distance as a share of the distance between "
             "different states, so 0 is invariant and at 1 the look moves the network as far as another state would.",
         ),
-        [element("p", note, class_="note") for note in sorted(notes)],
+        [element("p", note, class_="note") for note in [*sorted(notes), *earlier]],
         tables.table(columns, rows, "Invariance of features and actions"),
         pictures,
     ]

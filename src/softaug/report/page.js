@@ -218,13 +218,17 @@ function drawProfile() {
   const note = find("profile-note");
   note.hidden = false;
   note.textContent =
-    `${block.tasks.join(", ")}; ${counts.join(" or ")} run${counts[counts.length - 1] > 1 ? "s" : ""} a method.` +
+    `${blockName(block)}: ${block.tasks.join(", ")}; ${counts.join(" or ")} run${counts[counts.length - 1] > 1 ? "s" : ""} a method.` +
     (block.left_out.length ? ` Not run with every method, so left out: ${block.left_out.join(", ")}.` : "");
+}
+
+function blockName(block) {
+  return `preset ${block.preset}, ${plain(block.decisions)} decisions` + (block.media ? `, ${block.media} media` : "");
 }
 
 function fillBlocks() {
   const blocks = data.profiles[find("profile-mode").value] || [];
-  const names = blocks.map((block) => `preset ${block.preset}` + (block.media ? `, ${block.media} media` : ""));
+  const names = blocks.map((block) => blockName(block));
   find("profile-block").replaceChildren(...names.map((name, i) => make("option", { value: i }, name)));
   find("profile-block").closest("label").hidden = blocks.length < 2;
 }

@@ -41,7 +41,7 @@ def make_payload(groups: Sequence[Group], modes: Sequence[str], videos: Sequence
 
 
 def make_profile(groups: Sequence[Group], mode: str) -> list[dict[str, Any]]:
-    """Performance profiles in one mode: a block for each set of groups that may be compared.
+    """Performance profiles in one mode: a block for each preset, kind of media and length of training.
 
     Only tasks with returns up to 1,000, which every method of the block was run on.
     """
@@ -49,17 +49,15 @@ def make_profile(groups: Sequence[Group], mode: str) -> list[dict[str, Any]]:
     for group in groups:
         cell = group.cell(mode)
         if cell is not None and cell.final and group.task in SUITE_TASKS:
-            blocks[group.config.preset, cell.media][group.label][group.task] = group
+            blocks[group.config.preset, cell.media, cell.decisions][group.label][group.task] = group
     return [
-        block
-        for (preset, media), by_label in blocks.items()
-        if (block := _profile_block(preset, media, by_label, mode)) is not None
+        {"preset": preset, "media": media, "decisions": decisions, **block}
+        for (preset, media, decisions), by_label in blocks.items()
+        if (block := _profile_block(by_label, mode)) is not None
     ]
 
 
-def _profile_block(
-    preset: str, media: str | None, by_label: dict[str, dict[str, Group]], mode: str
-) -> dict[str, Any] | None:
+def _profile_block(by_label: dict[str, dict[str, Group]], mode: str) -> dict[str, Any] | None:
     scores = {
         label: {task: _scores(group, mode) for task, group in by_task.items()}
         for label, by_task in by_label.items()
@@ -83,8 +81,6 @@ def _profile_block(
             }
         )
     return {
-        "preset": preset,
-        "media": media,
         "tasks": tasks,
         "left_out": sorted({task for by_task in by_label.values() for task in by_task} - set(tasks)),
         "x": _rounded(THRESHOLDS, 2),
