@@ -1,5 +1,6 @@
 """The user's own environment: pictures, actions, time limits and ends; runs on it, killed, resumed and exported."""
 
+import dataclasses
 import json
 import multiprocessing
 import re
@@ -28,6 +29,7 @@ from softaug.envs import adapt, wrap
 from softaug.envs.own_import import load_callable, source_facts, spec_of
 from softaug.envs.picture import find_picture, resize
 from softaug.errors import UserError
+from softaug.own_envs import choose
 from softaug.replay import Replay
 from softaug.runs import load_policy
 from softaug.training import train
@@ -116,7 +118,7 @@ def test_one_of_several_pictures_is_chosen_by_its_key():
     other = picture(seed=1)
     space = spaces.Dict(left=box(RGB.shape), right=box(RGB.shape))
     env = Shown({"left": RGB, "right": other}, space)
-    with pytest.raises(UserError, match=r"several pictures \(left, right\); choose one with --image-key"):
+    with pytest.raises(UserError, match=r"several pictures \(left, right\); choose one with image_key"):
         find_picture(env, "", "it")
     assert np.array_equal(find_picture(env, "right", "it").of(env.observation, env), other)
     with pytest.raises(UserError, match="no 'up'; choose one of left, right"):
@@ -154,9 +156,15 @@ def test_a_picture_is_squeezed_as_a_whole():
         (Shown(actions=spaces.Box(0, 5, (2,), np.int64)), "SAC needs continuous ones"),
         (
             Shown(actions=spaces.Box(-np.inf, np.inf, (2,))),
-            "action bounds are infinite; give them finite ones",
+            "action bounds are infinite .*; give them finite ones",
         ),
-        (Shown(), "no time limit; give one with --episode-decisions N"),
+        (
+            Shown({"a": {"eye": RGB}}, spaces.Dict(a=spaces.Dict(eye=box(RGB.shape)))),
+            "flatten it to one Dict",
+        ),
+        (Shown((RGB, 0), spaces.Tuple((box(RGB.shape), spaces.Discrete(2)))), "flatten it to one Dict"),
+        (Shown(actions=spaces.Box(-1e10, 1e10, (2,))), "action bounds are infinite"),
+        (Shown(), "no time limit; give one with episode_decisions .--episode-decisions N"),
     ],
 )
 def test_what_cannot_be_adapted_is_refused_with_the_reason(env: gymnasium.Env, message: str):
@@ -164,10 +172,23 @@ def test_what_cannot_be_adapted_is_refused_with_the_reason(env: gymnasium.Env, m
         adapt(env)
 
 
+@pytest.mark.parametrize("argument", ["image_size", "frame_stack", "action_repeat"])
+def test_sizes_begin_at_1(argument: str):
+    with pytest.raises(UserError, match=rf"{argument} \(0\) must be at least 1"):
+        adapt(Shown(), **{"episode_decisions": 5, argument: 0})
+
+
 def test_what_an_environment_returns_must_be_what_it_says():
     env = adapt(Shown(RGB, box((10, 10, 3))), episode_decisions=5)
     with pytest.raises(UserError, match=r"shape \(20, 30, 3\), but its observation_space says \(10, 10, 3\)"):
         env.reset()
+    for wrong, space, message in (
+        (RGB / np.float32(255), box(RGB.shape), "picture of float32, but its observation_space says uint8"),
+        (RGB, box(RGB.shape, 1, np.float32), "picture of uint8, but its observation_space says float32"),
+        (np.full(RGB.shape, np.nan), box(RGB.shape, 1, float), "NaN or infinite pixels"),
+    ):
+        with pytest.raises(UserError, match=message):
+            adapt(Shown(wrong, space), episode_decisions=5).reset()
     env = adapt(Shown(np.zeros(3), box((3,), 1, float), render_mode="rgb_array"), episode_decisions=5)
     with pytest.raises(UserError, match=r"render\(\) returned <class 'NoneType'> instead of uint8"):
         env.reset()
@@ -537,6 +558,21 @@ def test_contradictory_calls_are_refused(tmp_path: Path):
             env="own_fakes:make_dark",
             test_envs={"dark": own_fakes.make_dark},
         )
+
+
+def test_a_run_is_resumed_by_the_call_that_began_it(tmp_path: Path):
+    written = own_config(method="soda_overlay")
+    softaug.config.write_config(written, tmp_path / "config.json")
+
+    def again(**settings: Any) -> Config:
+        return choose(None, tmp_path, None, None, resume=True, settings=settings)[0]
+
+    assert again(method="soda", filters=list(written.filters), eval_modes=["train", "dark"]) == written
+    assert again(decisions=999) == dataclasses.replace(written, decisions=999)
+    with pytest.raises(UserError, match="unknown config field methd; the fields are"):
+        again(methd="soda")
+    with pytest.raises(UserError, match="unknown method 'sodaa'"):
+        again(method="sodaa")
 
 
 @pytest.mark.slow

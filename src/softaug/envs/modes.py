@@ -70,7 +70,8 @@ AXIS_MODES: tuple[Mode, ...] = (
     Mode("texture", "hard", "test", texture="hard"),
 )
 # The paper's tests of the robot: random colours or a video, each with all three axes. The axes are `easy`
-# here, for the paper speaks of "random perturbations" and gives no size; only brightness varies in an easy texture, so none is keyed out as green.
+# here, for the paper speaks of "random perturbations" and gives no size; only brightness varies in an easy
+# texture, so none is keyed out as green.
 ROBOT_MODES: tuple[Mode, ...] = (
     Mode("color", "hard", "test", camera="easy", light="easy", texture="easy", label="random_colors"),
     Mode("video", "easy", "test", camera="easy", light="easy", texture="easy", label="video_background"),

@@ -26,6 +26,9 @@ from softaug.errors import UserError
 SMALL_INFO = 16
 """Entries of `info` with more numbers than this are not passed on: evaluations keep them as JSON."""
 
+UNBOUNDED = 1e9
+"""Action bounds of this size or more are placeholders for none."""
+
 
 class PixelEnv(gymnasium.Env):
     """See `softaug.envs.adapt` for the arguments; `name` is the environment's, for messages.
@@ -44,6 +47,13 @@ class PixelEnv(gymnasium.Env):
         episode_decisions: int = 0,
         name: str = "the environment",
     ) -> None:
+        sizes = {"image_size": image_size, "frame_stack": frame_stack, "action_repeat": action_repeat}
+        if wrong := [f"{argument} ({size})" for argument, size in sizes.items() if size < 1]:
+            raise UserError(f"{', '.join(wrong)} must be at least 1")
+        if episode_decisions < 0:
+            raise UserError(
+                f"episode_decisions ({episode_decisions}) must be at least 1, or 0 for {name}'s own limit"
+            )
         self.inner, self.name = env, name
         self.action_repeat = action_repeat
         self._picture = find_picture(env, image_key, name)
@@ -167,10 +177,10 @@ def _check_actions(space: spaces.Space, name: str) -> spaces.Box:
         raise UserError(
             f"{name} has the actions {space}, but SAC needs continuous ones: a Box of floats with finite bounds"
         )
-    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+    if not (np.abs([space.low, space.high]) < UNBOUNDED).all():
         raise UserError(
-            f"{name}'s action bounds are infinite; give them finite ones (gymnasium.wrappers.TransformAction with a "
-            "finite Box), to which [-1, 1] can be mapped"
+            f"{name}'s action bounds are infinite or as good as that ({UNBOUNDED:g} and more); give them "
+            "finite ones (gymnasium.wrappers.TransformAction with a finite Box), to which [-1, 1] can be mapped"
         )
     return space
 
@@ -179,7 +189,7 @@ def _episode_decisions(env: gymnasium.Env, action_repeat: int, given: int, name:
     limits = [-(-steps // action_repeat) for steps in time_limits(env)] + ([given] if given else [])
     if not limits:
         raise UserError(
-            f"{name} has no time limit; give one with --episode-decisions N (episodes may end earlier)"
+            f"{name} has no time limit; give one with episode_decisions (--episode-decisions N; episodes may end earlier)"
         )
     return min(limits)
 

@@ -24,6 +24,8 @@ class Picture:
     key: str = ""
     """Entry of a dict observation; empty: the observation itself."""
     shape: tuple[int, ...] = ()
+    dtype: Any = np.uint8
+    """Of the space: what `scale` was chosen for."""
     scale: float = 1.0
     """255 for floats between 0 and 1."""
 
@@ -37,11 +39,20 @@ class Picture:
                 f"{self.name} returned a picture of shape {picture.shape}, but its observation_space says "
                 f"{self.shape}; correct the space"
             )
+        if np.issubdtype(picture.dtype, np.floating) != np.issubdtype(self.dtype, np.floating):
+            raise UserError(
+                f"{self.name} returned a picture of {picture.dtype}, but its observation_space says {self.dtype}; "
+                "correct the space or the picture, so that it is known what white is"
+            )
+        if np.issubdtype(picture.dtype, np.floating) and not np.isfinite(picture).all():
+            raise UserError(
+                f"{self.name} returned a picture with NaN or infinite pixels; correct what makes it"
+            )
         if self.layout == "chw":
             picture = picture.transpose(1, 2, 0)
         elif self.layout == "hw":
             picture = picture[:, :, None]
-        if picture.dtype != np.uint8:
+        if picture.dtype != np.uint8 or self.scale != 1:
             picture = np.clip(np.rint(picture * self.scale), 0, 255).astype(np.uint8)
         # Grey as RGB: augmentations and networks take frames of three channels.
         return np.ascontiguousarray(np.broadcast_to(picture, (*picture.shape[:2], 3)))
@@ -79,12 +90,20 @@ def find_picture(env: gymnasium.Env, image_key: str, name: str) -> Picture:
             return _box_picture(space.spaces[pictures[0]], pictures[0], name)
         if pictures:
             raise UserError(
-                f"{name}'s observations have several pictures ({', '.join(pictures)}); choose one with --image-key"
+                f"{name}'s observations have several pictures ({', '.join(pictures)}); choose one with "
+                "image_key (--image-key)"
             )
     elif image_key:
-        raise UserError(f"{name}'s observations are {space}, no dict; leave out --image-key {image_key}")
+        raise UserError(
+            f"{name}'s observations are {space}, no dict; leave out image_key (--image-key) {image_key}"
+        )
     elif _looks_like_picture(space):
         return _box_picture(space, "", name)
+    if env.render_mode != "rgb_array" and _has_nested_picture(space):
+        raise UserError(
+            f"{name}'s observations hold a picture inside nested spaces ({_short(space)}); flatten it to one Dict, so "
+            "that image_key (--image-key) can name the picture"
+        )
     if env.render_mode != "rgb_array":
         raise UserError(
             f"{name}'s observations are no pictures ({_short(space)}); make it with render_mode='rgb_array', so that "
@@ -108,6 +127,13 @@ def _looks_like_picture(space: spaces.Space) -> bool:
     )
 
 
+def _has_nested_picture(space: spaces.Space) -> bool:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return any(_looks_like_picture(part) or _has_nested_picture(part) for part in parts)
+    return False
+
+
 def _box_picture(space: spaces.Space, key: str, name: str) -> Picture:
     what = f"{name}'s observation{f' {key!r}' if key else ''}"
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
@@ -124,14 +150,14 @@ def _box_picture(space: spaces.Space, key: str, name: str) -> Picture:
             )
         scale = 255.0 / high
     if len(space.shape) == 2:
-        return Picture("hw", name, key, space.shape, scale)
+        return Picture("hw", name, key, space.shape, space.dtype, scale)
     first, last = space.shape[0] in (1, 3), space.shape[2] in (1, 3)
     if first == last:
         raise UserError(
             f"{what} has the shape {space.shape}; it must be (H, W, channels) or (channels, H, W) with 3 channels (RGB) "
             "or 1 (grey). Frames are stacked by softaug: give single ones"
         )
-    return Picture("chw" if first else "hwc", name, key, space.shape, scale)
+    return Picture("chw" if first else "hwc", name, key, space.shape, space.dtype, scale)
 
 
 def _short(space: spaces.Space) -> str:
