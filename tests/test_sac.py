@@ -220,7 +220,7 @@ def test_strong_views_reach_exactly_what_the_row_says(method, monkeypatch):
     row, agent, poison = METHODS[method], tiny_agent(method), Poison()
     agent.strong = poison
     if agent.auxiliary is not None:
-        agent.auxiliary.strong = poison
+        agent.auxiliary.augment = poison
     actor_views = []
     monkeypatch.setattr(agent.sac, "update_actor", lambda view, generator: actor_views.append(view) or {})
     metrics = agent.update(replay_for(method))

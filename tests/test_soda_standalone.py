@@ -29,7 +29,7 @@ def make_task(encoder: nn.Module | None = None, **overrides: Any) -> SodaTask:
     torch.manual_seed(0)
     encoder = maps_encoder() if encoder is None else encoder
     settings: dict[str, Any] = {"obs_shape": SHAPE, "projection_dim": 5, "lr": 3e-3, "scale": 1 / 255}
-    return SodaTask(encoder, RandomConv(), **{**settings, **overrides})
+    return SodaTask(encoder, augment=RandomConv(), **{**settings, **overrides})
 
 
 def batch(seed: int = 0, size: int = 12) -> Tensor:
@@ -173,6 +173,8 @@ def test_encoders_that_do_not_fit_are_refused():
 
     with pytest.raises(UserError, match="one tensor"):
         make_task(Pair())
+    with pytest.raises(UserError, match="call it once on observations first"):
+        make_task(nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU()))
     with pytest.raises(UserError, match="nothing to shape"):
         make_task(nn.Flatten())
     with pytest.raises(UserError, match="tau"):

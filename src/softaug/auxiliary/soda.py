@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from softaug.augment import Augment
 from softaug.errors import UserError
@@ -32,7 +33,7 @@ class SodaTask(nn.Module):
 
     encoder: f_theta, float32 pixels (B, C, H, W) -> features of any shape (B, ...); it is shared, not copied, and
         already on its device.
-    strong: the augmentation t. weak: the view both branches get, drawn independently for each (None: the
+    augment: the strong augmentation t. weak: the view both branches get, drawn independently for each (None: the
         observation as it is).
     obs_shape: (C, H, W) as the encoder sees it, i.e. after `weak`.
     scale: what pixels in 0..255 are multiplied by before the encoder; 1/255 for one that expects 0..1.
@@ -47,7 +48,7 @@ class SodaTask(nn.Module):
     def __init__(
         self,
         encoder: nn.Module,
-        strong: Augment,
+        augment: Augment,
         *,
         obs_shape: Sequence[int],
         weak: Augment | None = None,
@@ -60,6 +61,10 @@ class SodaTask(nn.Module):
         super().__init__()
         if not 0 <= tau <= 1:
             raise UserError(f"tau must lie between 0 and 1, not {tau}")
+        if any(isinstance(parameter, UninitializedParameter) for parameter in encoder.parameters()):
+            raise UserError(
+                "the encoder has lazy layers without weights yet; call it once on observations first"
+            )
         if not any(parameter.requires_grad for parameter in encoder.parameters()):
             raise UserError("the encoder has no parameter that learns, so SODA has nothing to shape")
         feature_dim = 1
@@ -73,7 +78,7 @@ class SodaTask(nn.Module):
         initialise(self.h_theta)
         self.f_psi = copy.deepcopy(self.f_theta).requires_grad_(False)
         self.g_psi = copy.deepcopy(self.g_theta).requires_grad_(False)
-        self.weak, self.strong, self.scale, self.tau = weak, strong, scale, tau
+        self.weak, self.augment, self.scale, self.tau = weak, augment, scale, tau
         # Only `step` uses it. It holds no memory before the first step.
         self.optimiser = torch.optim.Adam(self.learned_parameters(), lr)
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -82,7 +87,7 @@ class SodaTask(nn.Module):
         """Algorithm 1, lines 6-9, for o ~ B: a scalar between 0 and 4."""
         generator = generator or self.generator
         o = self._pixels(self._weak(observations, generator))
-        o_prime = self._pixels(self.strong(self._weak(observations, generator), generator))
+        o_prime = self._pixels(self.augment(self._weak(observations, generator), generator))
         z_hat = self.h_theta(self.g_theta(self.f_theta(o_prime).flatten(1)))
         with torch.no_grad():  # no gradient into z*
             z_star = self.g_psi(self.f_psi(o).flatten(1))
