@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from fakes import FakeImages
-from tiny import ACTION_DIM, obs_shape, replay_for, same, snapshot, tiny_agent, tiny_method
+from tiny import ACTION_DIM, obs_shape, replay_for, same, snapshot, tiny_agent, tiny_method, tiny_replay
 from torch import Tensor
 
 from softaug.agent import Agent, choose_device, make_agent
 from softaug.augment import center_crop
 from softaug.checkpoint import load_tree, save_tree
+from softaug.envs.tasks import frame_stack
 from softaug.errors import UserError
 from softaug.methods import METHODS
 from softaug.policy import make_policy
@@ -147,6 +148,22 @@ def test_metrics_are_finite_scalars(method):
     for _ in range(2):
         for name, value in agent.update(replay).items():
             assert value.shape == () and not value.requires_grad and torch.isfinite(value), name
+
+
+@every_method
+def test_the_robots_single_frames_train_every_method(method):
+    """k = 1, as `robot_push` has it: views of three channels, several gradient steps, all losses finite."""
+    config = tiny_method(method, task="robot_push", frame_stack=frame_stack("robot_push"))
+    assert obs_shape(config)[0] == 3
+    agent, replay = (
+        make_agent(config, obs_shape(config), ACTION_DIM, images=FakeImages()),
+        tiny_replay(config),
+    )
+    before = weights(agent)
+    for _ in range(3):
+        assert all(torch.isfinite(value) for value in agent.update(replay).values())
+    moved = {name for name, tensor in weights(agent).items() if not torch.equal(tensor, before[name])}
+    assert any("encoder" in name for name in moved) and any("actor" in name for name in moved)
 
 
 @pytest.mark.parametrize("method", ["soda", "curl", "pad"])
