@@ -167,6 +167,18 @@ def test_runs_of_another_length_or_preset_do_not_count(tmp_path: Path) -> None:
         assert len(there) == expected and len(missing) == 8 - expected
 
 
+def test_other_overlay_images_are_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fabricate_run(tmp_path / "runs", "walker_stand", "soda_overlay", 0, media="official")
+    words = ["reproduce", "appendix", "--preset", "small", "--seeds", "2", "--tasks", "walker_stand"]
+    words += ["--decisions", "3000", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    assert main([*words, "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "(procedural)" in said and "(official)" in said and "--images" in said
+    assert main([*words, "--dry-run", "--seeds", "1"]) == 0  # nothing new that uses any
+
+
 def test_only_missing_episodes_are_played(tmp_path: Path) -> None:
     fabricate_all(tmp_path, ("sac", "pad"), seeds=1)
     items = [*make_items("appendix", ["walker_stand"]), *make_items("curves-conv", ["walker_stand"])]

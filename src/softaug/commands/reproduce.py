@@ -20,6 +20,7 @@ from softaug.reproduce.grids import ITEMS, FigureItem, Item, SamplesItem, TableI
 from softaug.reproduce.making import (
     EPISODES,
     Evaluating,
+    check_images,
     evaluate,
     parse_seed_count,
     plan_evaluations,
@@ -206,7 +207,14 @@ def _plan(
     overrides = {name: value for name, value in given_arguments(args).items() if name not in NOT_OFFERED}
     if args.decisions is not None:
         overrides["decisions"] = args.decisions
-    return plan_runs(items, records, seeds, own, preset=args.preset, **overrides)
+    there, missing = plan_runs(items, records, seeds, own, preset=args.preset, **overrides)
+    # What cannot be put together is refused now, not after days of training.
+    for item in items:
+        if not isinstance(item, SamplesItem):
+            select(there, item.grid, preset=args.preset, decisions=args.decisions, seeds=seeds)
+    if args.backend == "local":  # elsewhere there may be other images
+        check_images(there, missing)
+    return there, missing
 
 
 def _train(args: argparse.Namespace, missing: Sequence[PlannedRun], progress: Console) -> list[Outcome]:

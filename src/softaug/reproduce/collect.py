@@ -249,6 +249,18 @@ def overlay_media(record: RunRecord) -> str | None:
     return str((record.facts.get("media") or {}).get("overlay", {}).get("kind", "unknown"))
 
 
+def overlay_images(record: RunRecord) -> str | None:
+    """`procedural`, or `folder, 1,803,460 images`; None if the method uses none."""
+    kind = overlay_media(record)
+    facts = (record.facts.get("media") or {}).get("overlay") or {}
+    return None if kind is None else shown_images(kind, facts)
+
+
+def shown_images(kind: str, facts: Mapping[str, Any]) -> str:
+    """Without the path: on a cluster the same images may lie in another place on each machine."""
+    return f"{kind}, {facts['images']:,} images" if kind == "folder" and "images" in facts else kind
+
+
 def _one_preset(runs: Sequence[RunRecord], preset: str | None) -> str:
     found = list(dict.fromkeys(record.config.preset for record in runs))
     if preset is None:
@@ -283,15 +295,16 @@ def _check_same_overlays(runs: Sequence[RunRecord]) -> None:
     """Random overlay is a method's own augmentation: other images are another experiment."""
     first: dict[str, RunRecord] = {}
     for record in runs:
-        if overlay_media(record) is None:
+        ours = overlay_images(record)
+        if ours is None:
             continue
         config, other = record.config, first.setdefault(record.config.task, record)
-        if _source(overlay_media(record), _overlay(record)) != _source(overlay_media(other), _overlay(other)):
+        theirs = overlay_images(other)
+        if ours != theirs:
             raise UserError(
-                f"the runs of {config.task} were trained on different overlay images "
-                f"({_shown_source(overlay_media(other), _overlay(other))} in {other.config.method} seed "
-                f"{other.config.seed}, {_shown_source(overlay_media(record), _overlay(record))} in {config.method} "
-                f"seed {config.seed}), which are never mixed; give --runs those that belong together"
+                f"the runs of {config.task} were trained on different overlay images ({theirs} in "
+                f"{other.config.method} seed {other.config.seed}, {ours} in {config.method} seed {config.seed}), which "
+                "are never mixed; give --runs those that belong together"
             )
 
 
@@ -313,10 +326,6 @@ def check_same_source(
                 f"{_shown_source(kind, facts)} in {config.method} seed {config.seed}), which are never mixed; give "
                 "--runs those that belong together, or --media another kind"
             )
-
-
-def _overlay(record: RunRecord) -> Mapping[str, Any] | None:
-    return (record.facts.get("media") or {}).get("overlay")
 
 
 def _source(kind: str | None, facts: Mapping[str, Any] | None) -> tuple[Any, ...]:

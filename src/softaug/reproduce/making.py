@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softaug.errors import UserError
+from softaug.reproduce.collect import overlay_images, shown_images
 from softaug.reproduce.grids import Item, SamplesItem, TableItem
 from softaug.results import RunRecord, is_run, read_run
 
@@ -66,6 +67,25 @@ def plan_runs(
 def _stands_for(record: RunRecord, run: PlannedRun) -> bool:
     names = ("task", "method", "seed", "preset", "decisions")
     return all(getattr(record.config, name) == getattr(run.config, name) for name in names)
+
+
+def check_images(there: Iterable[RunRecord], missing: Iterable[PlannedRun]) -> None:
+    """Refuse new runs whose overlay images would differ from those of the task's runs, before they are trained."""
+    from softaug.media import image_source
+
+    known = {record.config.task: (record, images) for record in there if (images := overlay_images(record))}
+    for run in missing:
+        config = run.config
+        if config.row.strong != "overlay" or config.task not in known or run.begun() == "begun":
+            continue
+        source = image_source(config.images or None)
+        ours = shown_images(source.kind, source.describe())
+        record, theirs = known[config.task]
+        if ours != theirs:
+            raise UserError(
+                f"new runs of {config.task} would be trained on other overlay images ({ours}) than {record.path} "
+                f"({theirs}), which are never mixed; give --images, or leave that run out of --runs"
+            )
 
 
 def plan_evaluations(items: Iterable[Item], runs: Iterable[RunRecord], episodes: int) -> list[Evaluating]:
