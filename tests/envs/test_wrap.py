@@ -189,7 +189,7 @@ def test_only_the_episode_number_is_kept_from_the_environment():
         ({"mode": "color_hard", "colors": []}, "colors= is empty"),
         ({"mode": "color_hard", "colors": [{"grid": (0, 0, 0)}]}, r"colors\[0\] must be a dict of sky, floor, body"),
         ({"mode": "color_hard", "colors": [{"sky": (0, 0)}]}, r"colors\[0\] must hold three finite numbers"),
-        ({"mode": "train", "image_key": "eye"}, "no dict; leave out --image-key"),
+        ({"mode": "train", "image_key": "eye"}, "no dict; leave out image_key"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused(settings: dict, message: str):
@@ -348,6 +348,32 @@ def test_mujoco_colours_change_the_model_and_each_episode_begins_from_its_own(ch
     assert np.any(first != plain) and np.array_equal(physics, plain_env.unwrapped.data.qpos)
     plain_env.close()
     hard.close()
+
+
+def test_mujoco_colours_do_not_leak_into_the_next_wrapper(cheetah):
+    plain_env = cheetah("train")
+    base, plain = plain_env.env, shot(plain_env)
+    shift = [{"floor": (0.2, -0.2, 0.15), "body": (-0.2, 0.2, 0.2)}]
+    colored = wrap(base, "color_hard", colors=shift)
+    changed = shot(colored)
+    assert np.any(changed != plain)
+    assert np.array_equal(shot(wrap(base, "color_hard", colors=shift)), changed), "shifted once, not twice"
+    assert np.array_equal(shot(plain_env), plain) and np.array_equal(shot(wrap(base, "train")), plain)
+    assert np.array_equal(shot(wrap(plain_env, "color_hard", colors=shift)), changed), "stacked wrappers"
+    assert np.array_equal(shot(colored), changed)
+    base.close()
+
+
+def test_a_mask_that_is_a_method_does_not_copy_the_environment():
+    class Uncopied(Square):
+        def background(self, picture: np.ndarray) -> np.ndarray:
+            return (picture == BACKGROUND).all(axis=2)
+
+        def __deepcopy__(self, memo: dict) -> Any:
+            raise AssertionError("copied")
+
+    env = Uncopied()
+    assert rgb(wrap(env, "video_easy", mask=env.background).reset(seed=0)[0]).shape == (24, 32, 3)
 
 
 def test_shifts_are_drawn_from_the_generator_given():

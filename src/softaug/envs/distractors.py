@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -45,6 +46,7 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
     ) -> None:
         RecordConstructorArgs.__init__(
             self,
+            _disable_deepcopy=True,  # a mask may be a method of the environment
             mode=mode,
             seed=seed,
             mask=mask,
@@ -59,10 +61,10 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
             raise UserError(f"wrap has no mode {str(mode)!r}; choose one of {', '.join(WRAP_MODES)}")
         self.mode = Mode.parse(mode)
         self._key = _picture_key(env, image_key)
-        self._scene: Any = None
         self._mask = _make_mask(mask, chroma, tolerance)
-        if self._mask is None and self.mode.family != "train":
-            self._scene = _mujoco_scene(env)
+        self._model: Any = _mujoco_scene(env)
+        """The MuJoCo scene, if there is one. `_scene`: the same where distractors go by it, not by a mask."""
+        self._scene: Any = self._model if self._mask is None and self.mode.family != "train" else None
         self._videos: Any = None
         self._shifts: list[Shift] | None = None
         self._media: str | None = None
@@ -108,7 +110,11 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
             shift = self._draw_shift()
             self._show_shift(shift)
             facts = {"color": {group: rgb.copy() for group, rgb in shift.items()}, "media": self._media}
-        obs, info = self.env.reset(seed=seed, options=options)
+        recolored = self.mode.family == "color" and self._scene is not None
+        if self._model is not None and not recolored:
+            self._model.restore_colors()  # another wrapper of the same environment may have changed them
+        with self._scene.colors_held() if recolored else nullcontext():
+            obs, info = self.env.reset(seed=seed, options=options)
         return self._observation(obs), {**info, **facts}
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -16,6 +18,16 @@ UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)
 """MuJoCo shows a geom's material instead of this, its default colour."""
 
 
+@dataclass
+class OwnLook:
+    """The colours a model was made with. Kept on the environment, for several wrappers may recolour one model."""
+
+    colors: dict[str, np.ndarray]
+    shifted: bool = False
+    held: bool = False
+    """An outer wrapper has chosen the colours of the episode that begins."""
+
+
 def scene_of(env: gymnasium.Env) -> MujocoScene | None:
     """The scene of an environment that renders as Gymnasium's `MujocoEnv` does; None for any other."""
     base: Any = env.unwrapped
@@ -23,17 +35,20 @@ def scene_of(env: gymnasium.Env) -> MujocoScene | None:
     model = getattr(base, "model", None)
     if renderer is None or not isinstance(model, mujoco.MjModel):
         return None
-    return MujocoScene(model, renderer)
+    look = vars(base).get("_softaug_own_look")
+    if look is None:
+        colors = {name: getattr(model, name).copy() for name in ("tex_data", "mat_rgba", "geom_rgba")}
+        look = vars(base)["_softaug_own_look"] = OwnLook(colors)
+    return MujocoScene(model, renderer, look)
 
 
 class MujocoScene:
     """Sky (no geom), floor (planes and height fields) and everything else (`body`)."""
 
-    def __init__(self, model: mujoco.MjModel, renderer: Any) -> None:
-        self._model, self._renderer = model, renderer
+    def __init__(self, model: mujoco.MjModel, renderer: Any, look: OwnLook) -> None:
+        self._model, self._renderer, self._look = model, renderer, look
         floor = np.isin(model.geom_type, [int(shape) for shape in FLOOR_SHAPES])
         self._floor_geoms = set(np.flatnonzero(floor).tolist())
-        self._original = {name: getattr(model, name).copy() for name in ("tex_data", "mat_rgba", "geom_rgba")}
         self._textures: dict[int, str] = {}
         self._materials: dict[int, str] = {}
         self._geoms: dict[int, str] = {}
@@ -72,8 +87,8 @@ class MujocoScene:
     def shift_colors(self, shift: Mapping[str, np.ndarray]) -> None:
         """Add `shift[group]` (RGB, in 0..1) to the colours as they were made, clipped to their range."""
         model = self._model
-        for name, array in self._original.items():
-            getattr(model, name)[:] = array
+        self._set_own_colors()
+        self._look.shifted = True
         for texture, group in self._textures.items():
             start, channels = model.tex_adr[texture], model.tex_nchannel[texture]
             size = model.tex_height[texture] * model.tex_width[texture] * channels
@@ -83,11 +98,34 @@ class MujocoScene:
         for array, groups in ((model.mat_rgba, self._materials), (model.geom_rgba, self._geoms)):
             for index, group in groups.items():
                 array[index, :3] = np.clip(array[index, :3] + shift[group], 0, 1)
+        self._upload_textures()
+
+    def restore_colors(self) -> None:
+        """Show the colours as they were made, unless an outer wrapper holds others."""
+        if self._look.shifted and not self._look.held:
+            self._set_own_colors()
+            self._look.shifted = False
+            self._upload_textures()
+
+    @contextmanager
+    def colors_held(self) -> Iterator[None]:
+        """Inner wrappers leave the colours as they are."""
+        before, self._look.held = self._look.held, True
+        try:
+            yield
+        finally:
+            self._look.held = before
+
+    def _set_own_colors(self) -> None:
+        for name, array in self._look.colors.items():
+            getattr(self._model, name)[:] = array
+
+    def _upload_textures(self) -> None:
         viewer = self._renderer.viewer
         if viewer is not None:  # one that is made later takes the model's textures as they are then
             viewer.make_context_current()
             for texture in self._textures:
-                mujoco.mjr_uploadTexture(model, viewer.con, texture)
+                mujoco.mjr_uploadTexture(self._model, viewer.con, texture)
 
     def _assign_groups(self) -> None:
         """What is to be recoloured for each geom: its texture if it has one, else the colour that MuJoCo shows."""
