@@ -324,17 +324,18 @@ def test_learning_goes_on_after_saving_and_loading(kind, tmp_path):
 
 
 @pytest.mark.parametrize(("before", "after", "more"), [(4, 1, 12), (1, 4, (22 % 4 + 12) // 4)])
-def test_another_frequency_after_loading_counts_from_there(before, after, more, tmp_path):
+def test_another_frequency_and_learning_rate_hold_after_loading(before, after, more, tmp_path):
     model, soda = make_model("sac"), make_soda(every=before)
     model.learn(30, callback=soda)
     model.save(tmp_path / "model")
     soda.save(tmp_path / "soda.pt")
     loaded = SAC.load(tmp_path / "model", env=vector_env(), device="cpu")
-    again = make_soda(every=after)
+    again = make_soda(every=after, lr=7e-4)
     again.load(tmp_path / "soda.pt")
     loaded.learn(12, callback=again, reset_num_timesteps=False)
     assert (soda.rl_updates, again.rl_updates) == (22, 34)
     assert again.soda_updates == 22 // before + more
+    assert {group["lr"] for task in again.tasks.values() for group in task.optimiser.param_groups} == {7e-4}
 
 
 def test_the_same_callback_goes_on_with_a_loaded_model(tmp_path):
@@ -344,7 +345,8 @@ def test_the_same_callback_goes_on_with_a_loaded_model(tmp_path):
     psi, done = snapshot(task.f_psi), soda.soda_updates
     model.save(tmp_path / "model")
     loaded = PPO.load(tmp_path / "model", env=vector_env(), device="cpu")
-    soda.init_callback(loaded)
+    with pytest.warns(UserWarning, match="for a new one make a new callback"):
+        soda.init_callback(loaded)
     new = next(iter(soda.tasks.values()))
     assert new is not task and new.f_theta is loaded.policy.features_extractor
     assert same(snapshot(new.f_psi), psi) and soda.soda_updates == done

@@ -23,6 +23,7 @@ with the policy that collected the data, which must be the same until then.
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -96,6 +97,12 @@ class SodaCallback(BaseCallback):
         found = find_extractors(self.model, self.extractors)
         known = {name: task.f_theta for name, task in self.tasks.items()}
         if known != found:  # the first time, or another model (a loaded one) than the last time
+            if self.tasks and self._loaded is None:
+                warnings.warn(
+                    "this SodaCallback goes on with another model: right for a loaded one; for a new one make a new "
+                    "callback",
+                    stacklevel=2,
+                )
             state = self._loaded or (self._state() if self.tasks else None)
             self.tasks = self._make_tasks(found)
             if state is not None:
@@ -240,6 +247,8 @@ class SodaCallback(BaseCallback):
                 raise UserError(
                     f"the saved SODA does not fit this model's {name} ({str(error).splitlines()[-1].strip()})"
                 ) from None
+            for group in task.optimiser.param_groups:  # Adam's state brings the old one
+                group["lr"] = self.lr
         self.rl_updates, self.soda_updates = state["rl_updates"], state["soda_updates"]
         self._generator.set_state(state["sampling"])
 
