@@ -25,6 +25,7 @@ from softaug.report.media import choose_videos
 from softaug.report.payload import make_payload, make_profile, points_of_a_curve
 from softaug.report.samples import Samples
 from softaug.report.sections import comparability
+from softaug.report.tables import results_table
 from softaug.results import RunRecord, find_runs, read_run
 
 HOSTILE = "<img src=x onerror=pwned()></script><script>pwned()</script>{{script}}\"'&"
@@ -362,8 +363,40 @@ def test_says_what_keeps_numbers_from_the_papers(tmp_path: Path) -> None:
     sentence = comparability(Reporter([tmp_path / "small"], samples=False).collect())
     assert "preset small" in sentence and "procedural media" in sentence and "1 seed instead of 5" in sentence
     for seed in range(5):
-        fabricate_run(tmp_path / "paper" / str(seed), preset="paper", media="official", seed=seed)
+        settings = {"preset": "paper", "media": "official", "decisions": 500_000, "seed": seed}
+        fabricate_run(tmp_path / "paper" / str(seed), **settings)
     assert comparability(Reporter([tmp_path / "paper"], samples=False).collect()) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"decisions": 40_000}, "40,000 instead of 500,000 decisions"),
+        ({"batch_size": 32}, "other settings than the paper’s (batch_size)"),
+        ({"method": "soda", "media": "procedural"}, "procedural overlay images in training"),
+        ({"task": "robot_push"}, "robot_push is a reconstruction"),
+        ({"task": "robot_push_3d"}, "robot_push_3d is a reconstruction"),
+    ],
+)
+def test_says_what_keeps_runs_of_preset_paper_from_the_papers(
+    tmp_path: Path, settings: dict, reason: str
+) -> None:
+    """All else as in the paper: the one reason is the only one."""
+    usual = {"preset": "paper", "media": "official", "decisions": 500_000}
+    for seed in range(5):
+        fabricate_run(tmp_path / str(seed), seed=seed, returns={"train": [9.0]}, **{**usual, **settings})
+    sentence = comparability(Reporter([tmp_path], samples=False).collect())
+    assert sentence == f"Not directly comparable with the paper: {reason}."
+
+
+def test_a_number_of_fewer_seeds_says_so(tmp_path: Path) -> None:
+    for seed in range(3):
+        returns = {"train": [9.0], **({"color_hard": [5.0]} if seed else {})}
+        fabricate_run(tmp_path / str(seed), seed=seed, returns=returns)
+    fabricate_eval(tmp_path / "1", {"color_hard": [4.0]})
+    text = str(results_table(groups_in(tmp_path)[0], ["train", "color_hard"]))
+    assert text.count("2 of 3 seeds") == 1 and text.count("1 of 3 seeds") == 1
+    assert text.index("9.0") < text.index("2 of 3 seeds") < text.index("official media (1 of 3 seeds)")
 
 
 def test_papers_number_stands_beside_ours(tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from softaug.config import Config
+from softaug.envs.tasks import ROBOT_TASKS
 from softaug.report import tables
 from softaug.report.groups import EPISODES, Group, modes_of
 from softaug.report.invariance import Diagnosed, invariance
 from softaug.report.markup import Markup, element, join
 from softaug.report.media import VIDEO_BYTES, Videos, picture_uri
 from softaug.report.samples import Sample
-from softaug.report.settings import settings
+from softaug.report.settings import as_dict, settings
+from softaug.reproduce.collect import settings as changed_settings
 from softaug.results import RunRecord
 
 MOST_NAMED = 8
@@ -85,7 +88,16 @@ def summary(content: Content) -> Markup:
 
 def comparability(content: Content) -> str:
     """One sentence on what keeps these numbers from standing beside the paper's; empty if nothing does."""
-    reasons = [f"preset {p}" for p in sorted({r.config.preset for r in content.records} - {"paper"})]
+    configs = [record.config for record in content.records]
+    reasons = [f"preset {p}" for p in sorted({config.preset for config in configs} - {"paper"})]
+    reasons += _departures([config for config in configs if config.preset == "paper" and not config.own_env])
+    if any(_overlay_images(record) == "procedural" for record in content.records):
+        reasons.append("procedural overlay images in training")
+    reasons += [
+        f"{task} is a reconstruction"
+        for task in sorted({config.task for config in configs})
+        if task in ROBOT_TASKS  # the paper's was never released
+    ]
     cells = [cell for group in content.groups for found in group.cells.values() for cell in found]
     kinds = sorted({cell.media for cell in cells if cell.media not in (None, "official")} - {None})
     reasons += [f"{kind} media" for kind in kinds]
@@ -100,6 +112,23 @@ def comparability(content: Content) -> str:
     if any(not cell.final for cell in cells):
         reasons.append("training not finished")
     return f"Not directly comparable with the paper: {', '.join(reasons)}." if reasons else ""
+
+
+def _overlay_images(record: RunRecord) -> Any:
+    """Where the images of random overlay came from; None if the method uses none or a damaged run.json hides it."""
+    media = as_dict(record.facts.get("media"))
+    return as_dict(media.get("overlay")).get("kind") if record.config.row.strong == "overlay" else None
+
+
+def _departures(configs: Sequence[Config]) -> list[str]:
+    """Where runs of preset paper trained otherwise than the paper."""
+    reasons = []
+    if lengths := sorted({config.decisions for config in configs} - {Config.decisions}):
+        shown = " and ".join(f"{decisions:,}" for decisions in lengths)
+        reasons.append(f"{shown} instead of {Config.decisions:,} decisions")
+    if changed := sorted({name for config in configs for name in changed_settings(config)}):
+        reasons.append(f"other settings than the paper’s ({_few(changed)})")
+    return reasons
 
 
 def results(content: Content) -> Markup:

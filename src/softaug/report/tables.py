@@ -144,11 +144,12 @@ def results_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup:
                 row.append(cell("–", beside, class_="number none", data_empty=True))
                 continue
             mean, std = mean_std([*found.scores.values()])
-            others = [_other_media(other) for other in group.cells[mode][1:]]
+            others = [_other_media(other, group) for other in group.cells[mode][1:]]
             mark = "number best" if (id(group), mode) in best else "number"
-            row.append(cell(spread(mean, std), _so_far(found), others, beside, sort=mean, class_=mark))
+            fewer = element("small", said) if (said := _fewer_seeds(found, group)) else None
+            row.append(cell(spread(mean, std), fewer, _so_far(found), others, beside, sort=mean, class_=mark))
         rows.append(row)
-    columns = [*first, Column("Seeds", True)]
+    columns = [*first, Column("Seeds", True, "of the group; a number that fewer of them have says so")]
     columns += [Column(mode, True, "mean return over the seeds ± their standard deviation") for mode in modes]
     return table(columns, rows, "Return in every mode")
 
@@ -290,9 +291,18 @@ def _so_far(found: Cell) -> Markup | None:
     return None if found.final else element("small", f"so far, at {found.decisions:,}", class_="so-far")
 
 
-def _other_media(found: Cell) -> Markup:
+def _fewer_seeds(found: Cell, group: Group) -> str:
+    """`2 of 5 seeds`; empty if the number comes from every seed of the group."""
+    seeds, every = len(found.scores), len(group.records)
+    return f"{seeds} of {every} seeds" if seeds < every else ""
+
+
+def _other_media(found: Cell, group: Group) -> Markup:
     mean, std = mean_std([*found.scores.values()])
-    return element("small", spread(mean, std), f" on {found.media or 'no'} media")
+    fewer = _fewer_seeds(found, group)
+    return element(
+        "small", spread(mean, std), f" on {found.media or 'no'} media", f" ({fewer})" if fewer else None
+    )
 
 
 def _best(groups: Sequence[Group]) -> set[tuple[int, str]]:
