@@ -39,7 +39,9 @@ def choose(
         raise UserError("a test environment cannot be called 'train'; give it another name")
     named = _named(functions)
     # As a config file reads them, so that a resumed run finds its own settings the same.
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+    }
     if config is None and resume:
         if out is None:
             raise UserError("give the directory of the run to resume (out)")
