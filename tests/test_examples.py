@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from gymnasium.wrappers import TimeLimit
+
+import softaug
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -31,5 +34,13 @@ def test_sb3_ppo_saves_and_goes_on(monkeypatch, capsys, tmp_path):
     run_example("sb3_ppo_soda.py", arguments, monkeypatch)
     assert "4 PPO updates, 1 SODA updates" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "ppo").iterdir()} == {"ppo.zip", "soda.pt"}
+    # And tests it, in episodes of a few decisions.
+    make_env = softaug.make_env
+    monkeypatch.setattr(softaug, "make_env", lambda *args, **kwargs: TimeLimit(make_env(*args, **kwargs), 5))
+    arguments[arguments.index("--episodes") + 1] = "1"
     run_example("sb3_ppo_soda.py", arguments, monkeypatch)
-    assert "8 PPO updates, 2 SODA updates" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "8 PPO updates, 2 SODA updates" in said
+    tested = re.findall(r"^(\w+): return ([\d.]+) ± 0\.0 over 1 episodes$", said, re.MULTILINE)
+    assert [mode for mode, _ in tested] == ["train", "color_hard", "video_easy"]
+    assert all(0 < float(mean) <= 5 * 8 for _, mean in tested)  # rewards of at most 1 in 8 frames a decision
