@@ -291,8 +291,10 @@ def test_training_colours_are_not_the_test_colours(make):
 # Training
 
 
-def test_trains_and_evaluates(tmp_path):
+@pytest.mark.parametrize("method", ["sac", "soda_overlay"])
+def test_trains_and_evaluates(tmp_path, method):
     config = tiny_config(
+        method=method,
         task="robot_push",
         image_size=24,
         crop_size=20,
