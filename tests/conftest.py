@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 import hypothesis
 import torch
 
+# A shell starts background jobs with Ctrl-C ignored, and children inherit that: tests that send it would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 # On the CPU this also fills fresh memory with NaN, so that a read before a write shows.
 torch.use_deterministic_algorithms(True)
