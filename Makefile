@@ -16,7 +16,7 @@ $(SETUP): pyproject.toml constraints.txt
 	$(BIN)/python -m softaug.envs.gl --install
 	@touch $@
 
-DEMO := --task walker_stand --method soda --preset small --decisions 8000 --seed 0 --eval-every 0 --eval-episodes 4 \
+DEMO := --task walker_stand --method soda --preset small --decisions 6000 --seed 0 --eval-every 0 --eval-episodes 4 \
 	--eval-modes train,color_easy,color_hard,video_easy,video_hard --workers 2 --eval-video
 
 demo: setup  ## train a small SODA agent (about ten minutes on two cores), test it in every mode, write a report
