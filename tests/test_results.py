@@ -178,5 +178,9 @@ def test_the_newest_video_of_each_mode(tmp_path: Path) -> None:
 def test_committed_results_can_be_read() -> None:
     folder = Path(__file__).parent.parent / "results"
     for run in find_runs([folder]):
+        assert read_run(run).curve
+    for run in find_runs(
+        [folder / "demo", folder / "small"]
+    ):  # results/trials were stopped when they had told enough
         record = read_run(run)
-        assert record.finished and record.curve and record.final["train"].episodes >= 1
+        assert record.finished and record.final["train"].episodes >= 1
