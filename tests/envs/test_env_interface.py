@@ -17,20 +17,6 @@ from softaug.errors import UserError
 SMALL = {"image_size": 24, "render": "fast"}
 
 
-@pytest.fixture
-def make():
-    """`make_env` with small images; closes what it made."""
-    made = []
-
-    def factory(*arguments, **options):
-        made.append(make_env(*arguments, **{**SMALL, **options}))
-        return made[-1]
-
-    yield factory
-    for environment in made:
-        environment.close()
-
-
 def roll(env, decisions, seed=None):
     """Observations, rewards, ends and infos of a reset and some random decisions."""
     rng = np.random.default_rng(99)

@@ -5,7 +5,6 @@ import pytest
 from test_env_interface import assert_same
 from test_env_state import json_round_trip
 
-from softaug.envs import make_env
 from softaug.envs.chroma import is_green
 from softaug.envs.modes import AXIS_MODES, BENCHMARK_MODES, MODE_NAMES, ROBOT_MODES, Mode
 from softaug.envs.perturb import (
@@ -22,19 +21,6 @@ from softaug.envs.perturb import (
 SMALL = {"image_size": 32, "render": "fast"}
 AXIS_NAMES = [mode.name for mode in AXIS_MODES]
 STILL = {"sideways": 0.0, "upwards": 0.0, "aim": [0.0, 0.0], "roll": 0.0, "zoom": 0.0}
-
-
-@pytest.fixture
-def make():
-    made = []
-
-    def factory(*arguments, **options):
-        made.append(make_env(*arguments, **{**SMALL, **options}))
-        return made[-1]
-
-    yield factory
-    for environment in made:
-        environment.close()
 
 
 def test_modes_say_by_their_fields_what_changes():

@@ -40,19 +40,6 @@ def plain():
     return robot_push.load(2, random=0)
 
 
-@pytest.fixture
-def make():
-    made = []
-
-    def factory(*arguments, **options):
-        made.append(make_env(*arguments, **{**SMALL, **options}))
-        return made[-1]
-
-    yield factory
-    for environment in made:
-        environment.close()
-
-
 def play_out(env, seed, policy):
     """The return of one episode; `policy` gets the state."""
     env.task._random = np.random.RandomState(seed)

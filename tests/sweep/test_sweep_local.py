@@ -170,6 +170,7 @@ def test_workers_end_when_the_sweep_is_killed(tmp_path):
     driver.kill()
     driver.wait()
     wait_for(run.directory / "saved")
+    assert len(pids(run)) == 1, "nobody starts it again"
 
 
 def test_a_directory_that_cannot_be_written_fails_only_its_run(tmp_path):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from softaug.commands.sweep import add_backend_arguments
 from softaug.config import PRESETS, add_config_arguments, given_arguments
 from softaug.errors import UserError
 from softaug.reproduce.collect import count, select
@@ -96,31 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--only-existing", action="store_true", help="train and evaluate nothing")
     how = parser.add_argument_group("how")
-    how.add_argument("--backend", default="local", metavar="NAME", help="local processes or ray [local]")
-    how.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="Ray cluster: host:port or auto; without it a Ray of its own is started",
-    )
-    how.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        dest="sweep_workers",
-        help="runs at a time; by default one locally, with Ray as many as there is room for",
-    )
-    how.add_argument(
-        "--retries", type=int, default=2, metavar="N", help="how often a failed run is tried again [2]"
-    )
-    how.add_argument(
-        "--cpus-per-run",
-        type=int,
-        metavar="N",
-        help="torch threads of a run, and what Ray reserves; by default the cores divided by --workers, on a cluster 2",
-    )
-    how.add_argument(
-        "--gpus-per-run", type=float, default=0, metavar="X", help="GPUs that Ray reserves for a run [0]"
-    )
+    add_backend_arguments(how)
     how.add_argument(
         "--eval-workers",
         type=int,

@@ -46,26 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="DIR", help="runs go to DIR/TASK/METHOD/seedN"
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--backend", default="local", metavar="NAME", help="local processes or ray")
-    how.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="Ray cluster: host:port or auto; without it a Ray of its own is started",
-    )
-    how.add_argument(
-        "--workers", type=int, metavar="N", dest="sweep_workers",
-        help="runs at a time; by default one locally, with Ray as many as there is room for",
-    )  # fmt: skip
-    how.add_argument(
-        "--retries", type=int, default=2, metavar="N", help="how often a failed run is tried again"
-    )
-    how.add_argument(
-        "--cpus-per-run", type=int, metavar="N",
-        help="torch threads of a run, and what Ray reserves; by default the cores divided by --workers, on a cluster 2",
-    )  # fmt: skip
-    how.add_argument(
-        "--gpus-per-run", type=float, default=0, metavar="X", help="GPUs that Ray reserves for a run"
-    )
+    add_backend_arguments(how)
     how.add_argument(
         "--dry-run", action="store_true", help="print the plan with estimated time and disk; train nothing"
     )
@@ -77,6 +58,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     config = parser.add_argument_group("config of every run")
     add_config_arguments(config, leave_out=NOT_OFFERED)
+
+
+def add_backend_arguments(how: argparse._ArgumentGroup) -> None:
+    """Where and how many at a time: what `sweep` and `reproduce` share."""
+    how.add_argument(
+        "--backend", default="local", metavar="NAME", help="local processes or ray [%(default)s]"
+    )
+    how.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="Ray cluster: host:port or auto; without it a Ray of its own is started",
+    )
+    how.add_argument(
+        "--workers", type=int, metavar="N", dest="sweep_workers",
+        help="runs at a time; by default one locally, with Ray as many as there is room for",
+    )  # fmt: skip
+    how.add_argument(
+        "--retries",
+        type=int,
+        default=2,
+        metavar="N",
+        help="how often a failed run is tried again [%(default)s]",
+    )
+    how.add_argument(
+        "--cpus-per-run", type=int, metavar="N",
+        help="torch threads of a run, and what Ray reserves; by default the cores divided by --workers, on a cluster 2",
+    )  # fmt: skip
+    how.add_argument(
+        "--gpus-per-run",
+        type=float,
+        default=0,
+        metavar="X",
+        help="GPUs that Ray reserves for a run [%(default)s]",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
