@@ -9,6 +9,7 @@ import pytest
 from softaug.agent import make_encoders
 from softaug.config import (
     PRESETS,
+    TASK_PRESETS,
     Config,
     add_config_arguments,
     differences,
@@ -62,6 +63,16 @@ def test_layers_win_in_order():
     assert (
         make_config(method="soda", preset="small", aux_batch_size=7).aux_batch_size == 7
     )  # the user over all
+
+
+def test_a_presets_numbers_for_a_task_are_that_tasks_alone_and_give_way_to_the_users():
+    own = TASK_PRESETS["small", "cartpole_swingup"]
+    cartpole = make_config("cartpole_swingup", preset="small")
+    walker = make_config("walker_stand", preset="small")
+    for name, value in own.items():
+        assert getattr(cartpole, name) == value != getattr(walker, name)
+        assert getattr(make_config("cartpole_swingup", preset="paper"), name) == getattr(make_config(), name)
+    assert make_config("cartpole_swingup", preset="small", batch_size=7).batch_size == 7
 
 
 @pytest.mark.parametrize("alias", ALIASES)
