@@ -169,13 +169,13 @@ def test_the_robots_single_frames_train_every_method(method):
 @pytest.mark.parametrize("method", ["soda", "curl", "pad"])
 def test_the_auxiliary_task_has_a_batch_of_its_own_size(method):
     agent, sizes = tiny_agent(method, aux_batch_size=5), []
-    loss = agent.auxiliary.loss
+    prepare = agent.auxiliary.prepare
 
-    def recording(data: Any, generator: torch.Generator) -> Tensor:
+    def recording(data: Any, generator: torch.Generator) -> Any:
         sizes.append(len(data if isinstance(data, Tensor) else data.obs))
-        return loss(data, generator)
+        return prepare(data, generator)
 
-    agent.auxiliary.loss = recording
+    agent.auxiliary.prepare = recording
     agent.update(replay_for(method))
     assert sizes == [5]
 

@@ -101,7 +101,8 @@ def test_an_update_moves_the_encoder_and_w_but_neither_keys_nor_q_functions():
     }
     before = {name: snapshot(part) for name, part in parts.items()}
     w = agent.auxiliary.W.detach().clone()
-    agent._update_auxiliary(replay_for("curl"))
+    agent._auxiliary_gradients(agent._prepare_auxiliary(replay_for("curl")))
+    agent._step_auxiliary()
     assert not torch.equal(agent.auxiliary.W.detach(), w)
     for name, part in parts.items():
         assert same(snapshot(part), before[name]) == (name != "encoder"), name

@@ -127,7 +127,8 @@ def test_the_auxiliary_optimiser_steps_the_shared_encoder_and_not_psi():
     expected = (*task.f_theta.parameters(), *task.g_theta.parameters(), *task.h_theta.parameters())
     assert held == {id(p) for p in expected}
     before = snapshot(agent.sac.encoder)
-    agent._update_auxiliary(replay_for("soda_conv"))
+    agent._auxiliary_gradients(agent._prepare_auxiliary(replay_for("soda_conv")))
+    agent._step_auxiliary()
     assert not same(snapshot(agent.sac.encoder), before)
 
 

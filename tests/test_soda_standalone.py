@@ -82,10 +82,10 @@ def test_uint8_and_float_pixels_mean_the_same():
 def test_scale_is_what_the_encoder_gets():
     seen: list[Tensor] = []
     task = make_task(scale=1 / 255)
-    for encoder in (task.f_theta, task.f_psi):
+    for encoder in (task.f_psi, task.f_theta):
         encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     task.loss(batch())
-    strong, clean = seen
+    clean, strong = seen  # z* comes first
     torch.testing.assert_close(clean, batch().float() / 255)
     assert strong.dtype == torch.float32 and float(strong.min()) >= 0 and float(strong.max()) <= 1
     assert not torch.equal(strong, clean)

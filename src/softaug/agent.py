@@ -17,6 +17,7 @@ from softaug.augment import Augment, Images, RandomConv, RandomCrop, RandomOverl
 from softaug.auxiliary.curl import CurlTask
 from softaug.auxiliary.inverse_dynamics import InverseDynamicsTask
 from softaug.auxiliary.soda import SodaTask
+from softaug.beside import Beside
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.methods import Where
@@ -31,7 +32,7 @@ from softaug.networks import (
     initialise,
 )
 from softaug.replay import Batch, Replay
-from softaug.sac import SAC, Metrics, adam, optimiser_step
+from softaug.sac import SAC, Metrics, adam
 
 
 class Agent:
@@ -71,11 +72,14 @@ class Agent:
                 [p for p in auxiliary.parameters() if p.requires_grad], aux_lr
             )
         self.updates = 0
-        # Separate streams: acting draws on the CPU, updates on the device, the replay with numpy.
-        act_seed, update_seed, replay_seed = np.random.SeedSequence([seed, 1]).generate_state(3)
+        # Separate streams: acting draws on the CPU, updates on the device, the replay with numpy. The auxiliary task has
+        # its own, as its draws happen beside RL's.
+        act_seed, update_seed, replay_seed, aux_seed = np.random.SeedSequence([seed, 1]).generate_state(4)
         self.act_generator = torch.Generator().manual_seed(int(act_seed))
         self.generator = torch.Generator(device).manual_seed(int(update_seed))
+        self.aux_generator = torch.Generator(device).manual_seed(int(aux_seed))
         self.replay_rng = np.random.default_rng(int(replay_seed))
+        self.beside = Beside(device)
 
     @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
@@ -90,16 +94,40 @@ class Agent:
         return (torch.rand(self.action_dim, generator=self.act_generator) * 2 - 1).numpy()
 
     def update(self, replay: Replay) -> Metrics:
-        """One RL update and, when due, one of the auxiliary task; returns 0-dim tensors to log."""
+        """One RL update and, when due, one of the auxiliary task; returns 0-dim tensors to log.
+
+        What does not wait for each other's changes is computed side by side (see `Beside`): the Bellman target and the
+        critic's forward pass; the auxiliary task's data and the critic's step; the actor's step and the task's
+        gradients, both of which need the encoder as the critic's step left it.
+        """
+        auxiliary_is_due = self.auxiliary is not None and self.updates % self.aux_every == 0
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             batch = replay.sample(self.batch_size, self.replay_rng, self.n_step).to(self.device)
-            metrics = self._update_rl(batch)
-            if self.auxiliary is not None and self.updates % self.aux_every == 0:
-                metrics |= self._update_auxiliary(replay)
+            view, next_view, strong_view = self._views(batch)
+            target = self.beside.start(
+                self.sac.bellman_target, next_view, batch.reward, batch.discount, self.generator
+            )
+            if auxiliary_is_due:
+                prepared = self.beside.start(self._prepare_auxiliary, replay)
+            metrics = self.sac.update_critic(view, batch.action, target, strong_view)
+            metrics["batch_reward"] = batch.reward.mean()
+            if self.updates % self.target_every == 0:
+                self.sac.update_target()
+            actor_metrics = None
+            if self.updates % self.actor_every == 0:
+                actor_metrics = self.beside.start(self.sac.update_actor, view, self.generator)
+            if auxiliary_is_due:
+                metrics["aux_loss"] = self._auxiliary_gradients(prepared.result())
+            if actor_metrics is not None:
+                metrics |= actor_metrics.result()
+            if auxiliary_is_due:
+                self._step_auxiliary()
         self.updates += 1
         return metrics
 
-    def _update_rl(self, batch: Batch) -> Metrics:
+    def _views(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What actor and critic see of the observations, what the target sees of the next ones; and, for SVEA, what
+        the critic sees beside the first."""
         view = self.weak(batch.obs, self.generator)
         next_view = self.weak(batch.next_obs, self.generator)
         strong_view = None
@@ -107,26 +135,29 @@ class Agent:
             view, next_view = self.strong(view, self.generator), self.strong(next_view, self.generator)
         if self.strong is not None and "critic" in self.strong_in:
             strong_view = self.strong(view, self.generator)
-        target = self.sac.bellman_target(next_view, batch.reward, batch.discount, self.generator)
-        metrics = self.sac.update_critic(view, batch.action, target, strong_view)
-        metrics["batch_reward"] = batch.reward.mean()
-        if self.updates % self.actor_every == 0:
-            metrics |= self.sac.update_actor(view, self.generator)
-        if self.updates % self.target_every == 0:
-            self.sac.update_target()
-        return metrics
+        return view, next_view, strong_view
 
-    def _update_auxiliary(self, replay: Replay) -> Metrics:
+    def _prepare_auxiliary(self, replay: Replay) -> Any:
+        """The auxiliary task's own data, and what it makes of them without the weights that RL changes."""
         assert self.auxiliary is not None
         data: Any
         if self.auxiliary.needs == "transitions":
             data = replay.sample(self.aux_batch_size, self.replay_rng, n_step=1)
         else:
             data = replay.sample_observations(self.aux_batch_size, self.replay_rng)
-        loss = self.auxiliary.loss(data.to(self.device), self.generator)
-        optimiser_step(self.optimisers["auxiliary"], loss)
+        return self.auxiliary.prepare(data.to(self.device), self.aux_generator)
+
+    def _auxiliary_gradients(self, prepared: Any) -> Tensor:
+        assert self.auxiliary is not None
+        self.optimisers["auxiliary"].zero_grad(set_to_none=True)
+        loss = self.auxiliary.loss_of(prepared)
+        loss.backward()
+        return loss.detach()
+
+    def _step_auxiliary(self) -> None:
+        assert self.auxiliary is not None
+        self.optimisers["auxiliary"].step()
         self.auxiliary.update_target()
-        return {"aux_loss": loss.detach()}
 
     def policy_weights(self) -> dict[str, Tensor]:
         """What a policy needs at test time, on the CPU: encoder and actor, and the head that PAD adapts with."""
@@ -148,6 +179,7 @@ class Agent:
             "updates": self.updates,
             "act_generator": self.act_generator.get_state(),
             "generator": self.generator.get_state(),
+            "aux_generator": self.aux_generator.get_state(),
             "replay_rng": self.replay_rng.bit_generator.state,
         }
 
@@ -161,6 +193,8 @@ class Agent:
         self.updates = tree["updates"]
         self.act_generator.set_state(tree["act_generator"].cpu())
         self.generator.set_state(tree["generator"].cpu())
+        if "aux_generator" in tree:  # checkpoints of before there was one have the seeded one
+            self.aux_generator.set_state(tree["aux_generator"].cpu())
         self.replay_rng.bit_generator.state = tree["replay_rng"]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
+from concurrent.futures import Future
 
 import torch
 import torch.nn.functional as F
@@ -66,13 +67,21 @@ class SAC(nn.Module):
         return reward + discount * (torch.minimum(q1, q2) - self.alpha * log_prob)
 
     def critic_loss(
-        self, view: Tensor, action: Tensor, target: Tensor, strong_view: Tensor | None = None
+        self,
+        view: Tensor,
+        action: Tensor,
+        target: Tensor | Future[Tensor],
+        strong_view: Tensor | None = None,
     ) -> Tensor:
-        """Squared Bellman error of both Q functions; with a strong view, half of it on each view (SVEA)."""
-        loss = self._bellman_error(view, action, target)
-        if strong_view is None:
-            return loss
-        return 0.5 * loss + 0.5 * self._bellman_error(strong_view, action, target)
+        """Squared Bellman error of both Q functions; with a strong view, half of it on each view (SVEA).
+
+        The target is asked for after the forward passes: it may be in the making on another thread.
+        """
+        views = [view] if strong_view is None else [view, strong_view]
+        values = [self.critic(self.encoder(pixels), action) for pixels in views]
+        goal = target if isinstance(target, Tensor) else target.result()
+        errors = [F.mse_loss(q1, goal) + F.mse_loss(q2, goal) for q1, q2 in values]
+        return torch.stack(errors).mean()
 
     def actor_losses(self, view: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Losses of policy and temperature, and the policy's mean entropy. The encoder receives no gradient."""
@@ -86,12 +95,17 @@ class SAC(nn.Module):
         return actor_loss, alpha_loss, entropy
 
     def update_critic(
-        self, view: Tensor, action: Tensor, target: Tensor, strong_view: Tensor | None = None
+        self,
+        view: Tensor,
+        action: Tensor,
+        target: Tensor | Future[Tensor],
+        strong_view: Tensor | None = None,
     ) -> Metrics:
         """One step on the critic and the encoder."""
         loss = self.critic_loss(view, action, target, strong_view)
         optimiser_step(self.optimisers["critic"], loss)
-        return {"critic_loss": loss.detach(), "target_q": target.mean()}
+        goal = target if isinstance(target, Tensor) else target.result()
+        return {"critic_loss": loss.detach(), "target_q": goal.mean()}
 
     def update_actor(self, view: Tensor, generator: torch.Generator) -> Metrics:
         """One step on the actor and the temperature."""
@@ -111,10 +125,6 @@ class SAC(nn.Module):
         ema_update(self.target_critic.q2, self.critic.q2, self.critic_tau)
         ema_update(self.target_critic.projection, self.critic.projection, self.encoder_tau)
         ema_update(self.target_encoder, self.encoder, self.encoder_tau)
-
-    def _bellman_error(self, view: Tensor, action: Tensor, target: Tensor) -> Tensor:
-        q1, q2 = self.critic(self.encoder(view), action)
-        return F.mse_loss(q1, target) + F.mse_loss(q2, target)
 
 
 def adam(

@@ -19,7 +19,13 @@ class AuxiliaryTask(Protocol):
     needs: Literal["observations", "transitions"]
 
     def loss(self, data: Any, generator: torch.Generator) -> Tensor:
-        """The task's loss on raw, un-augmented data."""
+        """The task's loss on raw, un-augmented data: `loss_of(prepare(data, generator))`."""
+
+    def prepare(self, data: Any, generator: torch.Generator) -> Any:
+        """The part that reads no weight which RL's update changes, and so may run beside it."""
+
+    def loss_of(self, prepared: Any) -> Tensor:
+        """The part with gradients."""
 
     def update_target(self) -> None:
         """Called after each optimiser step (moving averages)."""

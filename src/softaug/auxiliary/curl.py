@@ -40,9 +40,17 @@ class CurlTask(nn.Module):
 
     def loss(self, observations: Tensor, generator: torch.Generator) -> Tensor:
         """Cross-entropy over the batch; the positives lie on the diagonal."""
-        query = self.projection(self.encoder(self.weak(observations, generator)))
+        return self.loss_of(self.prepare(observations, generator))
+
+    def prepare(self, observations: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The two crops. (The keys' encoder is the critic's target, which the critic's update moves.)"""
+        return self.weak(observations, generator), self.weak(observations, generator)
+
+    def loss_of(self, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        query_view, key_view = prepared
+        query = self.projection(self.encoder(query_view))
         with torch.no_grad():
-            key = self.key_projection(self.key_encoder(self.weak(observations, generator)))
+            key = self.key_projection(self.key_encoder(key_view))
         logits = self.logits(query, key)
         return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 

@@ -39,9 +39,17 @@ class InverseDynamicsTask(nn.Module):
 
     def loss(self, transitions: Batch, generator: torch.Generator) -> Tensor:
         """Mean squared error of the predicted action on one-step transitions."""
+        return self.loss_of(self.prepare(transitions, generator))
+
+    def prepare(self, transitions: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """A crop of each end, and the action between them."""
         view = self.weak(transitions.obs, generator)
         next_view = self.weak(transitions.next_obs, generator)
-        return F.mse_loss(self(view, next_view), transitions.action)
+        return view, next_view, transitions.action
+
+    def loss_of(self, prepared: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        view, next_view, action = prepared
+        return F.mse_loss(self(view, next_view), action)
 
     def update_target(self) -> None:
         """Nothing to average."""

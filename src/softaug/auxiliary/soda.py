@@ -85,12 +85,20 @@ class SodaTask(nn.Module):
 
     def loss(self, observations: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Algorithm 1, lines 6-9, for o ~ B: a scalar between 0 and 4."""
-        generator = generator or self.generator
+        return self.loss_of(self.prepare(observations, generator or self.generator))
+
+    @torch.no_grad()  # no gradient into z*
+    def prepare(self, observations: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """What needs no theta: the augmented o' and the target z* (lines 6 and 8)."""
         o = self._pixels(self._weak(observations, generator))
         o_prime = self._pixels(self.augment(self._weak(observations, generator), generator))
+        z_star = self.g_psi(self.f_psi(o).flatten(1))
+        return o_prime, z_star
+
+    def loss_of(self, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        """Lines 7 and 9 for what `prepare` made."""
+        o_prime, z_star = prepared
         z_hat = self.h_theta(self.g_theta(self.f_theta(o_prime).flatten(1)))
-        with torch.no_grad():  # no gradient into z*
-            z_star = self.g_psi(self.f_psi(o).flatten(1))
         return consistency_loss(z_hat, z_star)
 
     def update_target(self) -> None:

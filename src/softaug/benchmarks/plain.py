@@ -126,6 +126,8 @@ class PlainLearner:
         self.updates = agent.updates
         self.generator = torch.Generator()
         self.generator.set_state(agent.generator.get_state())
+        self.aux_generator = torch.Generator()
+        self.aux_generator.set_state(agent.aux_generator.get_state())
         self.replay_rng = copy.deepcopy(agent.replay_rng)
         owned = {
             "actor": [*self.sac.actor.parameters()],
@@ -142,19 +144,19 @@ class PlainLearner:
                 parameters, lr=group["lr"], betas=group["betas"], foreach=False
             )
 
-    def weak(self, obs: Tensor) -> Tensor:
+    def weak(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         augment = self.agent.weak
         if isinstance(augment, RandomShift):
-            return shift(obs, augment.pad, self.generator)
+            return shift(obs, augment.pad, generator)
         assert isinstance(augment, RandomCrop)
-        return crop(obs, augment.size, self.generator)
+        return crop(obs, augment.size, generator)
 
-    def strong(self, obs: Tensor) -> Tensor:
+    def strong(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         augment = self.agent.strong
         if isinstance(augment, RandomConv):
-            return random_conv(obs, self.generator)
+            return random_conv(obs, generator)
         assert isinstance(augment, RandomOverlay)
-        return overlay(obs, augment, self.generator)
+        return overlay(obs, augment, generator)
 
     def bellman_target(self, next_view: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         with torch.no_grad():
@@ -180,7 +182,9 @@ class PlainLearner:
     def soda_loss(self, observations: Tensor) -> Tensor:
         task = self.auxiliary
         assert isinstance(task, SodaTask)
-        o, o_prime = self.weak(observations), self.strong(self.weak(observations))
+        generator = self.aux_generator
+        o = self.weak(observations, generator)
+        o_prime = self.strong(self.weak(observations, generator), generator)
         z_hat = task.h_theta(task.g_theta(encode(task.f_theta, o_prime)))
         with torch.no_grad():
             z_star = task.g_psi(encode(task.f_psi, o))
@@ -191,17 +195,17 @@ class PlainLearner:
     def curl_loss(self, observations: Tensor) -> Tensor:
         task = self.auxiliary
         assert isinstance(task, CurlTask)
-        query = task.projection(encode(task.encoder, self.weak(observations)))
+        query = task.projection(encode(task.encoder, self.weak(observations, self.aux_generator)))
         with torch.no_grad():
-            key = task.key_projection(encode(task.key_encoder, self.weak(observations)))
+            key = task.key_projection(encode(task.key_encoder, self.weak(observations, self.aux_generator)))
         logits = torch.matmul(query, torch.matmul(task.W, key.T))
         return F.cross_entropy(logits, torch.arange(len(logits)))
 
     def inverse_dynamics_loss(self, batch: Batch) -> Tensor:
         task = self.auxiliary
         assert isinstance(task, InverseDynamicsTask)
-        here = task.projection(encode(task.encoder, self.weak(batch.obs)))
-        there = task.projection(encode(task.encoder, self.weak(batch.next_obs)))
+        here = task.projection(encode(task.encoder, self.weak(batch.obs, self.aux_generator)))
+        there = task.projection(encode(task.encoder, self.weak(batch.next_obs, self.aux_generator)))
         return F.mse_loss(task.mlp(torch.cat([here, there], dim=1)), batch.action)
 
     def auxiliary_loss(self, replay: Replay) -> Tensor:
@@ -215,11 +219,10 @@ class PlainLearner:
         """What `Agent.update` does; returns the losses."""
         agent, losses = self.agent, {}
         batch = sample(replay, agent.batch_size, self.replay_rng, agent.n_step)
-        view, next_view, strong_view = self.weak(batch.obs), self.weak(batch.next_obs), None
+        view, next_view = (self.weak(obs, self.generator) for obs in (batch.obs, batch.next_obs))
         if "rl" in agent.strong_in:
-            view, next_view = self.strong(view), self.strong(next_view)
-        if "critic" in agent.strong_in:
-            strong_view = self.strong(view)
+            view, next_view = (self.strong(pixels, self.generator) for pixels in (view, next_view))
+        strong_view = self.strong(view, self.generator) if "critic" in agent.strong_in else None
         target = self.bellman_target(next_view, batch.reward, batch.discount)
         losses["critic_loss"] = self.critic_loss(view, batch.action, target, strong_view)
         self._step("critic", losses["critic_loss"])
