@@ -79,7 +79,7 @@ class SAC(nn.Module):
         """
         views = [view] if strong_view is None else [view, strong_view]
         values = [self.critic(self.encoder(pixels), action) for pixels in views]
-        goal = target if isinstance(target, Tensor) else target.result()
+        goal = finished(target)
         errors = [F.mse_loss(q1, goal) + F.mse_loss(q2, goal) for q1, q2 in values]
         return torch.stack(errors).mean()
 
@@ -104,8 +104,7 @@ class SAC(nn.Module):
         """One step on the critic and the encoder."""
         loss = self.critic_loss(view, action, target, strong_view)
         optimiser_step(self.optimisers["critic"], loss)
-        goal = target if isinstance(target, Tensor) else target.result()
-        return {"critic_loss": loss.detach(), "target_q": goal.mean()}
+        return {"critic_loss": loss.detach(), "target_q": finished(target).mean()}
 
     def update_actor(self, view: Tensor, generator: torch.Generator) -> Metrics:
         """One step on the actor and the temperature."""
@@ -125,6 +124,11 @@ class SAC(nn.Module):
         ema_update(self.target_critic.q2, self.critic.q2, self.critic_tau)
         ema_update(self.target_critic.projection, self.critic.projection, self.encoder_tau)
         ema_update(self.target_encoder, self.encoder, self.encoder_tau)
+
+
+def finished(tensor: Tensor | Future[Tensor]) -> Tensor:
+    """The tensor itself, waiting for it if need be."""
+    return tensor if isinstance(tensor, Tensor) else tensor.result()
 
 
 def adam(
