@@ -21,7 +21,7 @@ from softaug.checkpoint import save_checkpoint
 from softaug.cli import main
 from softaug.config import write_config
 from softaug.errors import UserError
-from softaug.export import check_format, export_policy, real_observations
+from softaug.export import Encounter, check_format, export_policy, meet_environment
 from softaug.runs import Run, load_policy, load_run
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -42,13 +42,17 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A run and its ONNX file."""
     run = load_run(save_run(tmp_path_factory.mktemp("export") / "run", request.param))
     path = run.path / "policy.onnx"
-    difference, _ = export_policy(run, path, "onnx", pixels(8))
+    difference, _ = export_policy(run, path, "onnx", encounter(8))
     assert difference < 1e-5
     return run, path
 
 
 def pixels(count: int) -> np.ndarray:
     return np.random.default_rng(count).integers(0, 256, (count, 6, SIZE, SIZE), dtype=np.uint8)
+
+
+def encounter(count: int) -> Encounter:
+    return Encounter(pixels(count), np.array([-0.2, 0.0]), np.array([0.2, 5.0]))
 
 
 @pytest.mark.parametrize("batch", [1, 3, 70])
@@ -71,12 +75,13 @@ def test_onnx_says_what_it_needs(exported: tuple[Run, Path]) -> None:
     assert facts["task"] == "walker_walk" and facts["method"] == run.config.method
     assert json.loads(facts["observation_shape"]) == [6, SIZE, SIZE]
     assert (facts["frame_stack"], facts["action_repeat"], facts["decisions"]) == ("2", "4", "240")
+    assert (json.loads(facts["action_low"]), json.loads(facts["action_high"])) == ([-0.2, 0.0], [0.2, 5.0])
 
 
 def test_torchscript_acts_like_the_original(tmp_path: Path) -> None:
     run = load_run(save_run(tmp_path / "run"))
     path = tmp_path / "policy.pt"
-    export_policy(run, path, "torchscript", pixels(4))
+    export_policy(run, path, "torchscript", encounter(4))
     extra = {"softaug.json": ""}
     script = torch.jit.load(str(path), _extra_files=extra)
     policy = load_policy(run.path)
@@ -97,7 +102,7 @@ def test_a_file_that_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(softaug.export, "ExportedPolicy", Wrong)
     with pytest.raises(RuntimeError, match="nothing was written"):
-        export_policy(run, tmp_path / "out" / "policy.pt", "torchscript", pixels(4))
+        export_policy(run, tmp_path / "out" / "policy.pt", "torchscript", encounter(4))
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -112,10 +117,11 @@ def test_missing_packages_and_unknown_formats(monkeypatch: pytest.MonkeyPatch) -
 
 def test_real_observations_are_what_the_policy_meets(tmp_path: Path) -> None:
     run = load_run(save_run(tmp_path / "run"))
-    observations = real_observations(run, lambda mode, seed: DotEnv(mode, seed), count=5)
+    observations, low, high = meet_environment(run, lambda mode, seed: DotEnv(mode, seed), count=5)
     assert observations.shape == (10, 6, SIZE, SIZE) and observations.dtype == np.uint8
     assert len(np.unique(observations.reshape(10, -1), axis=0)) > 2
     np.testing.assert_array_equal(observations[1][:3], observations[0][3:])  # consecutive frames
+    assert (low.tolist(), high.tolist()) == ([-1, -1], [1, 1])
 
 
 @pytest.mark.parametrize("format", ["onnx", "torchscript"])

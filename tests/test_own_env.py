@@ -519,6 +519,7 @@ def test_functions_in_python_and_the_commands_afterwards(tmp_path: Path, capsys)
     assert cli.main(["export", run, "--format", "torchscript", "--json"]) == 0
     exported = json.loads(capsys.readouterr().out.split("x.mp4\n")[1])
     assert exported["max_difference"] < 1e-4 and exported["action_repeat"] == 1
+    assert (exported["action_low"], exported["action_high"]) == ([-2, 0], [2, 4])
 
     env = adapt(own_fakes.make_corner(), image_size=config.image_size, frame_stack=config.frame_stack)
     obs, _ = env.reset(seed=0)

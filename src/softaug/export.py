@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import softaug
 from softaug.augment import center_crop
 from softaug.envs import action_repeat
+from softaug.envs.own import PixelEnv
 from softaug.errors import UserError
 from softaug.evaluation import EnvFactory, Task
 from softaug.policy import MeanPolicy
@@ -34,6 +35,17 @@ TOLERANCE = 1e-4
 """Largest difference of an action in [-1, 1] that float32 arithmetic in another order may explain."""
 METADATA_FILE = "softaug.json"
 """Name of the metadata inside a TorchScript file (`_extra_files` of torch.jit.load)."""
+
+
+class Encounter(NamedTuple):
+    """What a policy meets in its environment."""
+
+    observations: np.ndarray
+    """uint8 (B, 3k, H, W)"""
+    action_low: np.ndarray
+    """(A,): where the environment's own action is when the policy's is -1; a Box of more dimensions is flattened."""
+    action_high: np.ndarray
+    """(A,): the same for 1."""
 
 
 class ExportedPolicy(nn.Module):
@@ -59,20 +71,18 @@ def check_format(format: str) -> None:
         )
 
 
-def export_policy(
-    run: Run, path: Path, format: str, observations: np.ndarray
-) -> tuple[float, dict[str, Any]]:
+def export_policy(run: Run, path: Path, format: str, encounter: Encounter) -> tuple[float, dict[str, Any]]:
     """Write `run`'s policy to `path`; returns the largest difference to the original's actions, and the metadata.
 
-    observations: uint8 (B, 3k, H, W) to compare on, besides random pixels.
+    encounter: see `meet_environment`; the actions are compared on its observations, and on random pixels.
     """
     check_format(format)
     if path.is_dir():
         raise UserError(f"{path} is a directory; give the name of the file to write")
     original = run.policy(adapt=False)()
     assert isinstance(original, MeanPolicy)
-    metadata = describe(run)
-    example = torch.from_numpy(observations[:2])
+    metadata = describe(run, encounter)
+    example = torch.from_numpy(encounter.observations[:2])
     temporary = path.with_name(f".writing-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +92,7 @@ def export_policy(
     try:
         write = _write_onnx if format == "onnx" else _write_torchscript
         write(ExportedPolicy(original).eval(), example, metadata, temporary)
-        difference = _largest_difference(original, temporary, format, observations)
+        difference = _largest_difference(original, temporary, format, encounter.observations)
         if not difference <= TOLERANCE:
             raise RuntimeError(
                 f"the exported policy's actions differ by {difference:.2g} from the original's (at most "
@@ -94,7 +104,7 @@ def export_policy(
     return difference, metadata
 
 
-def describe(run: Run) -> dict[str, Any]:
+def describe(run: Run, encounter: Encounter) -> dict[str, Any]:
     """What whoever runs the file must know to feed it."""
     config = run.config
     return {
@@ -105,16 +115,18 @@ def describe(run: Run) -> dict[str, Any]:
         "observation": "uint8 pixels, channels first; the RGB frames of a stack from oldest to newest",
         "frame_stack": config.frame_stack,
         "action_dim": action_dim(run.weights),
-        "action": "float32 in [-1, 1], to be mapped to the actuators' range",
+        "action": "float32 in [-1, 1]; the actuators' command is low + (action + 1) / 2 * (high - low)",
+        "action_low": encounter.action_low.tolist(),
+        "action_high": encounter.action_high.tolist(),
         "action_repeat": config.action_repeat or (1 if config.own_env else action_repeat(config.task)),
         "softaug": softaug.__version__,
     }
 
 
-def real_observations(
+def meet_environment(
     run: Run, env_factory: EnvFactory, modes: Sequence[str] | None = None, count: int = 8
-) -> np.ndarray:
-    """`count` observations the policy meets at the start of an episode in each of `modes`: (B, 3k, H, W).
+) -> Encounter:
+    """`count` observations the policy meets at the start of an episode in each of `modes`, and its actions' range.
 
     modes: by default two that look different, or those of the user's own environment.
     """
@@ -124,6 +136,8 @@ def real_observations(
         env_seed, _ = Task(mode, 0).seeds(0)
         env = env_factory(mode, env_seed)
         try:
+            # An environment of the user's own; the benchmark's tasks take [-1, 1] themselves.
+            controls: Any = env.controls if isinstance(env, PixelEnv) else env.action_space
             obs, _ = env.reset(seed=env_seed, options={"episode": 0})
             for _ in range(count):
                 collected.append(obs)
@@ -132,7 +146,7 @@ def real_observations(
                     break
         finally:
             env.close()
-    return np.stack(collected)
+    return Encounter(np.stack(collected), controls.low.flatten(), controls.high.flatten())
 
 
 def _write_onnx(module: nn.Module, example: Tensor, metadata: Mapping[str, Any], path: Path) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from softaug.envs.factory import ConfigEnvs
-from softaug.export import FORMATS, check_format, export_policy, real_observations
+from softaug.export import FORMATS, check_format, export_policy, meet_environment
 from softaug.runs import load_run
 
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
@@ -37,14 +37,14 @@ def run(args: argparse.Namespace) -> int:
     check_format(args.format)
     trained = load_run(args.run_dir, args.checkpoint)
     path = args.out or args.run_dir / f"policy{SUFFIX[args.format]}"
-    observations = real_observations(trained, ConfigEnvs(trained.config))
-    difference, metadata = export_policy(trained, path, args.format, observations)
+    encounter = meet_environment(trained, ConfigEnvs(trained.config))
+    difference, metadata = export_policy(trained, path, args.format, encounter)
     facts = {
         "file": str(path),
         "format": args.format,
         "bytes": path.stat().st_size,
         "max_difference": difference,
-        "observations_checked": len(observations),
+        "observations_checked": len(encounter.observations),
         **metadata,
     }
     if args.json:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"  {metadata['task']}, {metadata['method']}, after {metadata['decisions']} decisions")
     console.print(f"  pixels uint8 (B, {shape}) -> action float32 (B, {metadata['action_dim']})")
     console.print(
-        f"  checked against the original on {len(observations)} observations of the task and on random pixels: "
+        f"  checked against the original on {len(encounter.observations)} observations of the task and on random pixels: "
         f"actions differ by at most {difference:.1e}"
     )
     return 0

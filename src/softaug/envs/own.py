@@ -57,10 +57,11 @@ class PixelEnv(gymnasium.Env):
         self.inner, self.name = env, name
         self.action_repeat = action_repeat
         self._picture = find_picture(env, image_key, name)
-        self._actions = _check_actions(env.action_space, name)
+        self.controls = _check_actions(env.action_space, name)
+        """The environment's own actions, to which [-1, 1] is mapped."""
         self.episode_decisions = _episode_decisions(env, action_repeat, episode_decisions, name)
         self._size = image_size
-        self.action_space = spaces.Box(-1.0, 1.0, (int(np.prod(self._actions.shape)),), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (int(np.prod(self.controls.shape)),), np.float32)
         shape = (3 * frame_stack, image_size, image_size)
         self.observation_space = spaces.Box(0, 255, shape, np.uint8)
         self.render_mode = "rgb_array"
@@ -153,11 +154,11 @@ class PixelEnv(gymnasium.Env):
             )
         if np.isnan(values).any():
             raise UserError(f"The action contains NaN: {values}; check the policy for a diverged network.")
-        low, high = self._actions.low.astype(np.float64), self._actions.high.astype(np.float64)
+        low, high = self.controls.low.astype(np.float64), self.controls.high.astype(np.float64)
         share = (np.clip(values, -1.0, 1.0).reshape(low.shape) + 1.0) / 2
-        control = (low + share * (high - low)).astype(self._actions.dtype)
+        control = (low + share * (high - low)).astype(self.controls.dtype)
         # Rounding must not lead out of the environment's space.
-        return np.clip(control, self._actions.low, self._actions.high)
+        return np.clip(control, self.controls.low, self.controls.high)
 
     def _number(self, reward: Any) -> float:
         values = np.asarray(reward, np.float64)
