@@ -65,14 +65,14 @@ def test_layers_win_in_order():
     )  # the user over all
 
 
-def test_a_presets_numbers_for_a_task_are_that_tasks_alone_and_give_way_to_the_users():
-    own = TASK_PRESETS["small", "cartpole_swingup"]
-    cartpole = make_config("cartpole_swingup", preset="small")
-    walker = make_config("walker_stand", preset="small")
-    for name, value in own.items():
-        assert getattr(cartpole, name) == value != getattr(walker, name)
-        assert getattr(make_config("cartpole_swingup", preset="paper"), name) == getattr(make_config(), name)
-    assert make_config("cartpole_swingup", preset="small", batch_size=7).batch_size == 7
+@pytest.mark.parametrize(("preset", "task"), TASK_PRESETS)
+def test_a_presets_numbers_for_a_task_are_that_tasks_alone_and_give_way_to_the_users(preset: str, task: str):
+    own = make_config(task, preset=preset)
+    walker = make_config("walker_stand", preset=preset)
+    for name, value in TASK_PRESETS[preset, task].items():
+        assert getattr(own, name) == value != getattr(walker, name)
+        assert getattr(make_config(task, preset="paper"), name) == getattr(make_config(), name)
+    assert make_config(task, preset=preset, batch_size=7).batch_size == 7
 
 
 @pytest.mark.parametrize("alias", ALIASES)
