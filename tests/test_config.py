@@ -8,8 +8,6 @@ import pytest
 
 from softaug.agent import make_encoders
 from softaug.config import (
-    PRESETS,
-    TASK_PRESETS,
     Config,
     add_config_arguments,
     differences,
@@ -21,6 +19,7 @@ from softaug.config import (
 from softaug.errors import UserError
 from softaug.methods import ALIASES, METHODS
 from softaug.networks import feature_shape
+from softaug.presets import PRESETS, TASK_PRESETS
 
 EVERY = [(method, preset) for method in METHODS for preset in PRESETS]
 

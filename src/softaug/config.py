@@ -1,7 +1,7 @@
-"""What a run is: one frozen dataclass, its presets, its command-line flags and its JSON form.
+"""What a run is: one frozen dataclass, its command-line flags and its JSON form.
 
 The defaults are the paper's (its Table III). `make_config` layers, later ones winning: these defaults, the
-method's own numbers (`methods.py`), the preset, and what the user gives.
+method's own numbers (`methods.py`), the preset (`presets.py`), and what the user gives.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from softaug.envs.tasks import frame_stack
 from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.methods import METHODS, Method, get_method
+from softaug.presets import PRESETS, TASK_PRESETS
 
 
 def option(default: Any, help_text: str, *, runtime: bool = False, later: bool = False) -> Any:
@@ -168,55 +169,6 @@ class Config:
             if not _is_a(value, types[name]):
                 raise UserError(f"the config's {name} cannot be {value!r}; restore it or start a new run")
         return Config(**fields)
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    # Sized for two CPU cores by measurement (docs/speed.md): same code path, smaller images, networks and batches.
-    "small": {
-        "decisions": 30_000,
-        "image_size": 56,
-        "crop_size": 50,
-        "render": "fast",
-        "filters": (16, 32, 32),
-        "strides": (2, 2, 1),
-        # With strides of 4 in all, centre taps alone would see one pixel in sixteen at first.
-        "conv_init": "orthogonal",
-        "pad_own_layers": 1,
-        "projection_dim": 50,
-        "hidden_dim": 256,
-        "batch_size": 64,
-        "n_step": 3,
-        "critic_tau": 0.03,
-        "replay_capacity": 100_000,
-        "aux_batch_size": 64,
-        "aux_lr": 1e-3,
-        "eval_every": 5_000,
-        "eval_episodes": 5,
-        "checkpoint_every": 2_500,
-        # The other core steps the environment and computes beside this one (beside.py); two torch threads were no
-        # faster, and far slower on a busy machine.
-        "threads": 1,
-    },
-}  # fmt: skip
-
-# The rare +1 at the goal, summed over a horizon of 100 decisions, drowns what a push is worth (docs/robot_push.md).
-_SMALL_ROBOT_PUSH = {
-    "decisions": 50_000,
-    "discount": 0.95,
-    "initial_temperature": 0.01,
-    "random_decisions": 5_000,
-    "update_every": 2,
-    "batch_size": 128,
-    "critic_tau": 0.02,
-}
-# (preset, task) -> what that task needs otherwise, by measurement (docs/speed.md).
-TASK_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
-    # The pole is one pixel wide: with batches of 64 and faster targets neither SAC nor SODA learned to swing it up.
-    ("small", "cartpole_swingup"): {"batch_size": 128, "n_step": 1, "critic_tau": 0.01},
-    ("small", "robot_push"): _SMALL_ROBOT_PUSH,
-    ("small", "robot_push_3d"): _SMALL_ROBOT_PUSH,
-}
 
 
 def make_config(

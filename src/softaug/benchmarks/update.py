@@ -32,10 +32,11 @@ from rich.table import Table
 from softaug.agent import Agent, make_agent
 from softaug.augment import RandomOverlay
 from softaug.benchmarks.plain import PlainLearner
-from softaug.config import PRESETS, Config, make_config
+from softaug.config import Config, make_config
 from softaug.errors import UserError
 from softaug.memory import keep_freed_memory
 from softaug.methods import METHODS, get_method
+from softaug.presets import PRESETS
 from softaug.replay import Replay
 
 ACTION_DIM = 6  # walker's

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from softaug.commands.sweep import add_backend_arguments
-from softaug.config import PRESETS, add_config_arguments, given_arguments
+from softaug.config import add_config_arguments, given_arguments
 from softaug.errors import UserError
+from softaug.presets import PRESETS
 from softaug.reproduce.collect import count, select
 from softaug.reproduce.grids import ITEMS, FigureItem, Item, SamplesItem, TableItem, make_items
 from softaug.reproduce.making import (

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softaug.config import PRESETS, Config, make_config
+from softaug.config import Config, make_config
 from softaug.errors import UserError
 from softaug.media.notes import PROCEDURAL_NOTE
+from softaug.presets import PRESETS
 from softaug.results import MEDIA_ORDER, Evaluation, RunRecord
 from softaug.stats import mean_std
 

@@ -1,0 +1,54 @@
+"""Presets: numbers of a config that belong together, over the paper's defaults (`config.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # Sized for two CPU cores by measurement (docs/speed.md): same code path, smaller images, networks and batches.
+    "small": {
+        "decisions": 30_000,
+        "image_size": 56,
+        "crop_size": 50,
+        "render": "fast",
+        "filters": (16, 32, 32),
+        "strides": (2, 2, 1),
+        # With strides of 4 in all, centre taps alone would see one pixel in sixteen at first.
+        "conv_init": "orthogonal",
+        "pad_own_layers": 1,
+        "projection_dim": 50,
+        "hidden_dim": 256,
+        "batch_size": 64,
+        "n_step": 3,
+        "critic_tau": 0.03,
+        "replay_capacity": 100_000,
+        "aux_batch_size": 64,
+        "aux_lr": 1e-3,
+        "eval_every": 5_000,
+        "eval_episodes": 5,
+        "checkpoint_every": 2_500,
+        # The other core steps the environment and computes beside this one (beside.py); two torch threads were no
+        # faster, and far slower on a busy machine.
+        "threads": 1,
+    },
+}  # fmt: skip
+
+# With the paper's discount of 0.99 not even a SAC that sees positions learned to push (docs/robot_push.md).
+_SMALL_ROBOT_PUSH = {
+    "decisions": 50_000,
+    "discount": 0.95,
+    "initial_temperature": 0.01,
+    "random_decisions": 5_000,
+    "update_every": 2,
+    "batch_size": 128,
+    "critic_tau": 0.02,
+}
+
+# (preset, task) -> what that task needs otherwise, by measurement (docs/speed.md).
+TASK_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
+    # The pole is one pixel wide: with batches of 64 and faster targets neither SAC nor SODA learned to swing it up.
+    ("small", "cartpole_swingup"): {"batch_size": 128, "n_step": 1, "critic_tau": 0.01},
+    ("small", "robot_push"): _SMALL_ROBOT_PUSH,
+    ("small", "robot_push_3d"): _SMALL_ROBOT_PUSH,
+}
