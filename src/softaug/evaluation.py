@@ -249,9 +249,9 @@ def _play_in_workers(
             )
             with ctrl_c_left_to_parent():
                 process.start()
+                processes.append((process, connection))
+                busy[connection] = (process, waiting.popleft())
             child_end.close()  # only the child holds it now, so its death shows as end-of-file here
-            processes.append((process, connection))
-            busy[connection] = (process, waiting.popleft())
             _send(*busy[connection], connection)
         while busy:
             for ready in multiprocessing.connection.wait(list(busy)):

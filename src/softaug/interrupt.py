@@ -49,14 +49,33 @@ class Interrupt:
 def ctrl_c_left_to_parent() -> Iterator[None]:
     """A process started inside never sees Ctrl-C, which reaches the whole group: the parent decides.
 
-    The child inherits the blocked signal; one that arrives meanwhile reaches the parent at the end.
+    The child inherits the blocked signal. One that arrives meanwhile is handled at the end of the block, not in the
+    middle of starting a process: blocking it is not enough for that, as another thread (torch has some) may take it.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     resource_tracker.ensure_running()  # starting it unblocks the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with _handled_at_the_end(signal.SIGINT):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _handled_at_the_end(number: signal.Signals) -> Iterator[None]:
+    """Put a signal's Python handler off until the block has ended (Python runs it in the main thread only)."""
+    previous = signal.getsignal(number)
+    if threading.current_thread() is not threading.main_thread() or previous is None:
+        yield
+        return
+    arrived: list[int] = []
+    signal.signal(number, lambda number, frame: arrived.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(number, previous)
+        if arrived:
+            signal.raise_signal(number)

@@ -79,8 +79,8 @@ class ProcessStepper:
         )
         with ctrl_c_left_to_parent():
             self._process.start()
-        # The child ignores SIGTERM, with which multiprocessing would end it at exit: close it before that.
-        atexit.register(self.close)
+            # The child ignores SIGTERM, with which multiprocessing would end it at exit: close it before that.
+            atexit.register(self.close)
         child_end.close()  # only the child holds it now, so its death shows as end-of-file here
         try:
             self.observation_space, self.action_space, self.facts = self._answer()
