@@ -129,12 +129,12 @@ def short_reference(tmp_path_factory):
         ("softaug.agent.Agent.update", 60),
         ("softaug.replay.Replay._append", 127),  # the decision's action is stored, its frame is not
         ("softaug.log.MetricsFile.write", 9),
-        ("softaug.training.evaluate", 1),  # decision 100: the checkpoint is there, the evaluation is not
+        ("softaug.training_loop.evaluate", 1),  # decision 100: the checkpoint is there, the evaluation is not
         ("softaug.checkpoint.save_best", 1),
         ("softaug.checkpoint.save_arrays", 3),  # half a checkpoint
         ("pathlib.Path.rename", 4),  # all of a checkpoint but its name, or an old one being removed
         ("shutil.rmtree", 2),
-        ("softaug.training.write_atomically", 1),  # final_eval.json: everything is done but saying so
+        ("softaug.training_loop.write_atomically", 1),  # final_eval.json: everything is done but saying so
         ("softaug.checkpoint.remove_directory", 12),
     ],
 )
@@ -181,7 +181,7 @@ def test_an_interrupted_run_saves_says_how_to_go_on_and_ends_the_same(
 def test_an_interrupted_evaluation_is_done_again(
     tmp_path: Path, short_reference, monkeypatch: pytest.MonkeyPatch
 ):
-    import softaug.training
+    import softaug.training_loop
 
     config, expected = short_reference
 
@@ -190,7 +190,7 @@ def test_an_interrupted_evaluation_is_done_again(
         time.sleep(60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(softaug.training, "evaluate", interrupted)
+        patched.setattr(softaug.training_loop, "evaluate", interrupted)
         result = train(config, tmp_path / "run", env_factory=DotFactory(), quiet=True)
     assert not result.finished and result.decisions == 100
     assert not log.read_metrics(tmp_path / "run" / "metrics.jsonl", "eval")

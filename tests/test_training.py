@@ -19,7 +19,8 @@ from softaug.agent import Agent
 from softaug.config import make_config, read_config
 from softaug.errors import UserError
 from softaug.stepper import InProcessStepper
-from softaug.training import Diverged, train
+from softaug.training import train
+from softaug.training_loop import Diverged, evaluation_seed, tensors_in
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def metrics(out: Path, *kinds: str) -> list[dict[str, Any]]:
 
 
 def assert_same_agents(left: Path, right: Path) -> None:
-    ours, theirs = (dict(softaug.training.tensors_in(last_state(out)["agent"])) for out in (left, right))
+    ours, theirs = (dict(tensors_in(last_state(out)["agent"])) for out in (left, right))
     assert ours.keys() == theirs.keys()
     for name in ours:
         assert torch.equal(ours[name], theirs[name]), name
@@ -98,7 +99,7 @@ def test_final_evaluation_is_that_of_the_last_weights(finished: Path):
 
     config = read_config(finished / "config.json")
     weights = checkpoint.load_weights(checkpoint.find_checkpoint(finished))
-    seed = softaug.training.evaluation_seed(config.seed)
+    seed = evaluation_seed(config.seed)
     again = evaluate(RunPolicy(config, weights), DotFactory(), config.eval_modes, config.eval_episodes, seed)
     assert json.loads((finished / "final_eval.json").read_text())["modes"] == again
 
@@ -374,11 +375,7 @@ def test_divergence_stops_the_run_and_spares_the_last_checkpoint(
         run(tiny_config(eval_every=0, log_every=1000), tmp_path / "run")
     state = last_state(tmp_path / "run")
     assert state["counters"]["decisions"] == 100
-    assert all(
-        torch.isfinite(t).all()
-        for _, t in softaug.training.tensors_in(state["agent"])
-        if t.is_floating_point()
-    )
+    assert all(torch.isfinite(t).all() for _, t in tensors_in(state["agent"]) if t.is_floating_point())
     assert not (tmp_path / "run" / "final_eval.json").exists()
 
 

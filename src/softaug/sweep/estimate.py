@@ -33,7 +33,7 @@ from softaug.runs import observation_shape
 from softaug.stepper import InProcessStepper, Stepper
 from softaug.sweep.plan import Begun, PlannedRun
 from softaug.sweep.progress import read_progress
-from softaug.training import tensors_in
+from softaug.training_loop import tensors_in
 
 CALIBRATION_DECISIONS = 20
 CALIBRATION_SECONDS = 1.0

@@ -32,7 +32,7 @@ def main() -> int:
     values = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_supervisor, daemon=True).start()
     config, directory = Config.from_json(values["config"]), Path(values["directory"])
-    from softaug.training import Diverged
+    from softaug.training_loop import Diverged
 
     try:
         return _train(config, directory, values["threads"])
