@@ -34,13 +34,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-# With the paper's discount of 0.99 not even a SAC that sees positions learned to push (docs/robot_push.md).
+# With the paper's discount of 0.99 not even a SAC that sees positions learned to push, and without many random pushes
+# to learn from before it acts one that sees pictures keeps away from the cube (docs/robot_push.md).
 _SMALL_ROBOT_PUSH = {
-    "decisions": 50_000,
+    "decisions": 80_000,
     "discount": 0.95,
-    "initial_temperature": 0.01,
-    "random_decisions": 5_000,
-    "update_every": 2,
+    "initial_temperature": 0.02,
+    "random_decisions": 20_000,
+    "initial_updates": 10_000,
     "batch_size": 128,
     "critic_tau": 0.02,
 }
