@@ -5,6 +5,9 @@ three of their elements: the texture `skybox`, the texture `grid` and the materi
 edited texture alone is built, copied into the model's `tex_data` and uploaded to the GL context: no new
 model, no new context. The skybox (800 x 800 x 6) takes MuJoCo about 80 ms to build, so the colour modes
 build it from a precomputed gradient instead.
+
+Images are those of the benchmark as published, whatever MuJoCo is installed: `Painter` corrects what later versions
+draw differently (the anchor of a plane's texture, the colour of a taut tendon).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import functools
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -29,6 +32,9 @@ GREEN_RGB = np.array([0.2, 0.8, 0.2])
 DEFAULT_SKY_RGB = np.array([0.4, 0.6, 0.8])
 # Rows of a skybox face (800) that are computed together: few enough to stay in a core's cache.
 ROWS_AT_ONCE = 80
+
+# From this version on, the texture of a finite plane starts at its corner; before, at its centre, as in the benchmark.
+CORNER_ANCHORED_SINCE = (3, 12)
 
 _ASSET_FILES = {"skybox": "./common/skybox.xml", "grid": "./common/materials.xml"}
 
@@ -52,6 +58,36 @@ def build_texture(name: str, attributes: Mapping[str, str]) -> np.ndarray:
 def rgb_text(rgb: np.ndarray) -> str:
     """Three numbers as MJCF text that reads back to the same float64."""
     return " ".join(repr(float(value)) for value in rgb)
+
+
+def mujoco_version() -> tuple[int, int]:
+    """Major and minor version of the installed MuJoCo."""
+    major, minor = mujoco.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def floor_offsets(model: Any) -> dict[str, tuple[int, int]]:
+    """Texture name -> rows and columns to roll it by, so that it lies on its plane as it did when anchored at the centre.
+
+    With `texuniform`, a texture is 2 / texrepeat units long, and the corner is half a plane away from the centre. An
+    infinite plane (size 0) has no corner; without `texuniform` the texture is stretched with the plane, and a
+    whole number of repeats on each half makes both anchors the same. Planes that share a texture have equal sizes
+    in all of dm_control's tasks; the first one counts.
+    """
+    offsets: dict[str, tuple[int, int]] = {}
+    for geom in np.flatnonzero(model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)):
+        material = int(model.geom_matid[geom])
+        if material < 0 or not model.mat_texuniform[material]:
+            continue
+        half_width, half_height = model.geom_size[geom][:2]
+        repeat_x, repeat_y = model.mat_texrepeat[material]
+        for texture in np.ravel(model.mat_texid[material]):
+            if texture >= 0:
+                rows = round(model.tex_height[texture] * half_height * repeat_y / 2)
+                columns = round(model.tex_width[texture] * half_width * repeat_x / 2)
+                offset = rows % int(model.tex_height[texture]), columns % int(model.tex_width[texture])
+                offsets.setdefault(model.id2name(int(texture), "texture"), offset)
+    return offsets
 
 
 class SkyParts(NamedTuple):
@@ -139,6 +175,12 @@ class Painter:
             if name in self._materials
         }
         self._gradient: SkyGradient | None = None
+        self._offsets = floor_offsets(model) if mujoco_version() >= CORNER_ANCHORED_SINCE else {}
+        for name in self._offsets:
+            self._write(name, self._texels(name).copy())
+        if model.ntendon:
+            # Later versions draw a tendon at its limit (the string of ball_in_cup) in this colour, red by default.
+            model.vis.rgba.constraint[:] = model.tendon_rgba[0]
 
     def make_green(self, floor: bool) -> None:
         """Green screen: the sky, and with `floor` also what the robot stands on: the grid (video_easy /
@@ -199,7 +241,11 @@ class Painter:
         return model.tex_data[model.tex_adr[index] : model.tex_adr[index] + size]
 
     def _write(self, name: str, texels: np.ndarray | None) -> None:
+        """Replace a texture's bytes; `texels` are as compiled, anchored at the plane's centre."""
         if name in self._textures and texels is not None:
+            if any(self._offsets.get(name, ())):
+                height, width = self.texture_size(name) or (0, 0)
+                texels = np.roll(texels.reshape(height, width, -1), self._offsets[name], axis=(0, 1)).ravel()
             self._texels(name)[:] = texels
 
     def _upload(self, name: str) -> None:
