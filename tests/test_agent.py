@@ -166,8 +166,8 @@ def test_the_robots_single_frames_train_every_method(method):
     assert any("encoder" in name for name in moved) and any("actor" in name for name in moved)
 
 
-@pytest.mark.parametrize("method", ["soda", "curl", "pad"])
-def test_the_auxiliary_task_has_a_batch_of_its_own_size(method):
+@pytest.mark.parametrize(("method", "size"), [("soda", 5), ("curl", 8), ("pad", 8)])
+def test_soda_has_a_batch_of_its_own_size_and_the_others_have_rls(method, size):
     agent, sizes = tiny_agent(method, aux_batch_size=5), []
     prepare = agent.auxiliary.prepare
 
@@ -177,7 +177,7 @@ def test_the_auxiliary_task_has_a_batch_of_its_own_size(method):
 
     agent.auxiliary.prepare = recording
     agent.update(replay_for(method))
-    assert sizes == [5]
+    assert sizes == [size]
 
 
 # --- acting ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 from tiny import pixels, replay_for, same, snapshot, tiny_agent, with_gradient, without_gradient
 from torch import Tensor
 
+from softaug.auxiliary import BatchViews
 from softaug.auxiliary.curl import CurlTask
 
 
@@ -22,31 +23,45 @@ def tiny_task() -> CurlTask:
     return task
 
 
-def query_and_key(task: CurlTask, obs: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    draws = generator(seed)
-    query = task.projection(task.encoder(task.weak(obs, draws)))
-    return query, task.key_projection(task.key_encoder(task.weak(obs, draws)))
+def seen(task: CurlTask, obs: Tensor, seed: int = 100) -> BatchViews:
+    """A batch of `obs` with the critic's crops."""
+    view = task.weak(obs, generator(seed))
+    return BatchViews(obs, torch.zeros(len(obs), 2), view, view)
+
+
+def query_and_key(task: CurlTask, batch: BatchViews, seed: int) -> tuple[Tensor, Tensor]:
+    query = task.projection(task.encoder(batch.view))
+    return query, task.key_projection(task.key_encoder(task.weak(batch.obs, generator(seed))))
 
 
 def test_loss_is_cross_entropy_with_the_positives_on_the_diagonal():
     """-log of softmax over q_i^T W k_j at j = i, number by number; the two crops differ."""
-    task, obs = tiny_task(), pixels(6, 6, 16, 16)
+    task = tiny_task()
+    batch = seen(task, pixels(6, 6, 16, 16))
     with torch.no_grad():
-        query, key = query_and_key(task, obs, 2)
+        query, key = query_and_key(task, batch, 2)
         logits = [[float(q @ task.W @ k) for k in key] for q in query]
-        loss = float(task.loss(obs, generator(2)))
+        loss = float(task.loss(batch, generator(2)))
     naive = sum(math.log(sum(math.exp(x) for x in row)) - row[i] for i, row in enumerate(logits)) / 6
     assert loss == pytest.approx(naive, rel=1e-4)
 
 
-def test_query_and_key_are_different_crops_of_the_same_observation():
-    task, seen = tiny_task(), []
-    weak = task.weak
-    task.weak = lambda obs, draws: seen.append((obs, weak(obs, draws))) or seen[-1][1]
-    obs = pixels(6, 6, 16, 16)
-    task.loss(obs, generator())
-    assert len(seen) == 2 and seen[0][0] is obs and seen[1][0] is obs
-    assert not torch.equal(seen[0][1], seen[1][1])
+def test_the_query_is_the_critics_crop_and_the_key_another_crop_of_the_same_observations():
+    agent = tiny_agent("curl")
+    critic_views, crops, prepared = [], [], []
+    update_critic, weak, loss_of = agent.sac.update_critic, agent.auxiliary.weak, agent.auxiliary.loss_of
+    agent.sac.update_critic = lambda view, *rest: critic_views.append(view) or update_critic(view, *rest)
+    agent.auxiliary.weak = lambda obs, draws: crops.append((obs, weak(obs, draws))) or crops[-1][1]
+    agent.auxiliary.loss_of = lambda views: prepared.append(views) or loss_of(views)
+    sampled, replay = [], replay_for("curl")
+    sample = replay.sample
+    replay.sample = lambda *args: sampled.append(sample(*args)) or sampled[-1]
+    agent.update(replay)
+    assert len(sampled) == len(crops) == 1  # RL's batch, and one crop more
+    assert torch.equal(crops[0][0], sampled[0].obs)
+    query_view, key_view = prepared[0]
+    assert query_view is critic_views[0] and key_view is crops[0][1]
+    assert not torch.equal(query_view, key_view)
 
 
 def test_training_finds_the_positives():
@@ -54,13 +69,18 @@ def test_training_finds_the_positives():
     task, obs = tiny_task(), pixels(8, 6, 1, 1).expand(-1, -1, 16, 16)
     optimiser = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=1e-2)
     for step in range(150):
-        loss = task.loss(obs, generator(step))
+        loss = task.loss(seen(task, obs, step), generator(step + 5000))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     with torch.no_grad():
         right = sum(
-            int((task.logits(*query_and_key(task, obs, seed)).argmax(1) == torch.arange(8)).sum())
+            int(
+                (
+                    task.logits(*query_and_key(task, seen(task, obs, seed), -seed)).argmax(1)
+                    == torch.arange(8)
+                ).sum()
+            )
             for seed in range(1000, 1010)
         )
     assert right >= 60  # of 80; chance finds 10
@@ -74,7 +94,7 @@ def test_keys_receive_no_gradient():
     )
     task.key_encoder.requires_grad_(True)
     task.key_projection.requires_grad_(True)
-    task.loss(pixels(6, 6, 16, 16), generator()).backward()
+    task.loss(seen(task, pixels(6, 6, 16, 16)), generator()).backward()
     assert with_gradient(task.encoder) and with_gradient(task.projection) and task.W.grad is not None
     assert without_gradient(task.key_encoder) and without_gradient(task.key_projection)
 
@@ -101,7 +121,8 @@ def test_an_update_moves_the_encoder_and_w_but_neither_keys_nor_q_functions():
     }
     before = {name: snapshot(part) for name, part in parts.items()}
     w = agent.auxiliary.W.detach().clone()
-    agent._auxiliary_gradients(agent._prepare_auxiliary(replay_for("curl")))
+    batch = seen(agent.auxiliary, pixels(8, 6, 16, 16))
+    agent._auxiliary_gradients(agent._prepare_auxiliary(replay_for("curl"), batch))
     agent._step_auxiliary()
     assert not torch.equal(agent.auxiliary.W.detach(), w)
     for name, part in parts.items():

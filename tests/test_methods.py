@@ -44,12 +44,21 @@ def test_every_training_mode_may_be_trained_in():
         assert Mode.parse(row.train_mode).split == "train"
 
 
-@pytest.mark.parametrize(
-    ("alias", "name"), [("rad", "sac"), ("soda", "soda_overlay"), ("svea", "svea_overlay")]
-)
+@pytest.mark.parametrize(("alias", "name"), [("rad", "sac"), ("soda", "soda_overlay"), ("svea", "svea_conv")])
 def test_alias(alias, name):
     assert get_method(alias) is METHODS[name]
     assert make_config(method=alias).method == name
+    assert Config(method=alias, **({"image_size": 84} if alias == "svea" else {})).method == name
+
+
+@pytest.mark.parametrize(
+    ("saved", "name"), [("svea", "svea_overlay"), ("soda", "soda_overlay"), ("svea_conv", "svea_conv")]
+)
+def test_a_saved_alias_keeps_the_meaning_it_had(saved, name):
+    """`svea` was SVEA with overlay when configs could still hold an alias."""
+    values = make_config(method="svea").to_json()
+    assert values["method"] == "svea_conv"  # no alias is saved any more
+    assert Config.from_json({**values, "method": saved}).method == name
 
 
 def test_unknown_method_lists_every_valid_name():

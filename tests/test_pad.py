@@ -20,6 +20,7 @@ from tiny import (
 from torch import nn
 
 from softaug.agent import make_encoders
+from softaug.auxiliary import BatchViews
 from softaug.config import make_config
 from softaug.errors import UserError
 from softaug.networks import feature_shape
@@ -76,13 +77,11 @@ def test_agent_shares_the_trunk_only():
 def test_loss_is_the_mean_squared_error_of_the_predicted_action():
     agent = tiny_agent("pad")
     task = agent.auxiliary
-    obs, next_obs = pixels(5, 6, 16, 16), pixels(5, 6, 16, 16, seed=1)
+    view, next_view = pixels(5, 6, 12, 12), pixels(5, 6, 12, 12, seed=1)
     action = torch.rand(5, ACTION_DIM, generator=torch.Generator().manual_seed(2)) * 2 - 1
-    batch = Batch(obs, action, torch.zeros(5, 1), torch.ones(5, 1), next_obs)
-    draws = torch.Generator().manual_seed(3)
+    batch = BatchViews(pixels(5, 6, 16, 16), action, view, next_view)
     with torch.no_grad():
-        one = task.projection(task.encoder(task.weak(obs, draws)))
-        two = task.projection(task.encoder(task.weak(next_obs, draws)))
+        one, two = task.projection(task.encoder(view)), task.projection(task.encoder(next_view))
         predicted = task.mlp(torch.cat([one, two], dim=1)).tolist()
         naive = sum(
             (predicted[i][j] - float(action[i, j])) ** 2 for i in range(5) for j in range(ACTION_DIM)
@@ -93,26 +92,48 @@ def test_loss_is_the_mean_squared_error_of_the_predicted_action():
 
 def test_loss_reaches_the_shared_trunk_and_its_own_heads_but_not_the_rl_head():
     agent = tiny_agent("pad")
-    transitions = replay_for("pad").sample(8, np.random.default_rng(0))
-    agent.auxiliary.loss(transitions, torch.Generator().manual_seed(0)).backward()
+    views = pixels(8, 6, 12, 12), pixels(8, 6, 12, 12, seed=1)
+    batch = BatchViews(pixels(8, 6, 16, 16), torch.zeros(8, ACTION_DIM), *views)
+    agent.auxiliary.loss(batch, torch.Generator().manual_seed(0)).backward()
     assert with_gradient(agent.auxiliary)
     assert with_gradient(agent.sac.encoder.trunk)
     for part in (agent.sac.encoder.head, agent.sac.actor, agent.sac.critic):
         assert without_gradient(part)
 
 
-def test_the_task_gets_one_step_transitions_whatever_the_rl_update_uses():
-    agent, seen = tiny_agent("pad", n_step=3), []
-    replay = replay_for("pad", n_step=3)
-    sample = replay.sample
-
-    def recording(batch_size: int, rng: np.random.Generator, n_step: int = 1) -> Batch:
-        seen.append(n_step)
-        return sample(batch_size, rng, n_step)
-
-    replay.sample = recording
+def watched_update(n_step: int) -> tuple[list[Batch], list[tuple], list[BatchViews]]:
+    """One update's batches, what the critic and the Bellman target saw, and what the task was given."""
+    agent, replay = tiny_agent("pad", n_step=n_step), replay_for("pad", n_step=n_step)
+    sampled, rl, given = [], [], []
+    sample, views, loss_of = replay.sample, agent._views, agent.auxiliary.loss_of
+    replay.sample = lambda *args, **kwargs: sampled.append(sample(*args, **kwargs)) or sampled[-1]
+    agent._views = lambda batch: rl.append(views(batch)) or rl[-1]
+    agent.auxiliary.loss_of = lambda batch: given.append(batch) or loss_of(batch)
     agent.update(replay)
-    assert seen == [3, 1]
+    return sampled, rl, given
+
+
+def test_the_task_uses_rls_batch_and_crops():
+    sampled, rl, given = watched_update(n_step=1)
+    assert len(sampled) == len(given) == 1
+    assert given[0].view is rl[0][0] and given[0].next_view is rl[0][1]
+    assert torch.equal(given[0].action, sampled[0].action)
+
+
+def test_with_n_step_returns_the_task_gets_one_step_transitions():
+    """The action did not lead to RL's next observation there, so the task has a batch of its own."""
+    sampled, rl, given = watched_update(n_step=3)
+    assert len(sampled) == 2
+    assert not torch.equal(given[0].next_view, rl[0][1])
+    assert torch.equal(given[0].action, sampled[1].action)
+    discount = tiny_method("pad").discount
+    steps = [{round(float(d), 6) for d in batch.discount} for batch in sampled]
+    assert steps[1] <= {0.0, round(discount, 6)} and not steps[0] <= {0.0, round(discount, 6)}
+    # Each crop lies somewhere in the observation of its own end.
+    for raw, view in ((sampled[1].obs, given[0].view), (sampled[1].next_obs, given[0].next_view)):
+        windows = raw.unfold(2, 12, 1).unfold(3, 12, 1)
+        same_window = (windows == view[:, :, None, None]).flatten(4).all(4).all(1)
+        assert same_window.flatten(1).any(1).all()
 
 
 # --- adaptation at test time -----------------------------------------------------------------------------

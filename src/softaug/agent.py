@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from softaug.augment import Augment, Images, RandomConv, RandomCrop, RandomOverlay, RandomShift, center_crop
+from softaug.auxiliary import BatchViews
 from softaug.auxiliary.curl import CurlTask
 from softaug.auxiliary.inverse_dynamics import InverseDynamicsTask
 from softaug.auxiliary.soda import SodaTask
@@ -108,7 +109,8 @@ class Agent:
                 self.sac.bellman_target, next_view, batch.reward, batch.discount, self.generator
             )
             if auxiliary_is_due:
-                prepared = self.beside.start(self._prepare_auxiliary, replay)
+                seen = BatchViews(batch.obs, batch.action, view, next_view)
+                prepared = self.beside.start(self._prepare_auxiliary, replay, seen)
             metrics = self.sac.update_critic(view, batch.action, target, strong_view)
             metrics["batch_reward"] = batch.reward.mean()
             if self.updates % self.target_every == 0:
@@ -137,15 +139,17 @@ class Agent:
             strong_view = self.strong(view, self.generator)
         return view, next_view, strong_view
 
-    def _prepare_auxiliary(self, replay: Replay) -> Any:
-        """The auxiliary task's own data, and what it makes of them without the weights that RL changes."""
+    def _prepare_auxiliary(self, replay: Replay, seen: BatchViews) -> Any:
+        """What the auxiliary task makes of its data without the weights that RL changes. seen: RL's batch."""
         assert self.auxiliary is not None
-        data: Any
-        if self.auxiliary.needs == "transitions":
-            data = replay.sample(self.aux_batch_size, self.replay_rng, n_step=1)
-        else:
-            data = replay.sample_observations(self.aux_batch_size, self.replay_rng)
-        return self.auxiliary.prepare(data.to(self.device), self.aux_generator)
+        data: Any = seen
+        if self.auxiliary.needs == "observations":
+            data = replay.sample_observations(self.aux_batch_size, self.replay_rng).to(self.device)
+        elif self.auxiliary.needs == "one_step" and self.n_step > 1:
+            batch = replay.sample(self.batch_size, self.replay_rng, n_step=1).to(self.device)
+            views = (self.weak(pixels, self.aux_generator) for pixels in (batch.obs, batch.next_obs))
+            data = BatchViews(batch.obs, batch.action, *views)
+        return self.auxiliary.prepare(data, self.aux_generator)
 
     def _auxiliary_gradients(self, prepared: Any) -> Tensor:
         assert self.auxiliary is not None
@@ -258,9 +262,7 @@ def make_agent(
                 projection_dim=config.projection_dim,
             )
         elif row.auxiliary == "inverse_dynamics":
-            auxiliary = make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim, weak).to(
-                device
-            )
+            auxiliary = make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim).to(device)
     if config.compile:
         for part in {id(e): e for e in (encoder, sac.target_encoder, auxiliary_encoder)}.values():
             part.compile()
@@ -303,14 +305,13 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
 
 
 def make_inverse_dynamics(
-    config: Config, encoder: Encoder, feature_dim: int, action_dim: int, weak: Augment
+    config: Config, encoder: Encoder, feature_dim: int, action_dim: int
 ) -> InverseDynamicsTask:
     """PAD's auxiliary task with its own projection and head."""
     projection = Projection(feature_dim, config.projection_dim)
     task = InverseDynamicsTask(
         encoder,
         projection,
-        weak,
         projection_dim=config.projection_dim,
         hidden_dim=config.hidden_dim,
         action_dim=action_dim,

@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from softaug.envs.tasks import frame_stack
 from softaug.errors import UserError
 from softaug.files import write_atomically
-from softaug.methods import METHODS, Method, get_method
+from softaug.methods import EARLIER_ALIASES, METHODS, Method, get_method
 from softaug.presets import PRESETS, TASK_PRESETS
 
 
@@ -104,7 +104,7 @@ class Config:
     critic_tau: float = option(0.01, "EMA step of the target Q functions")
     encoder_tau: float = option(0.05, "EMA step of the target encoder and projection")
     initial_temperature: float = option(0.1, "alpha at the start")
-    aux_batch_size: int = option(128, "batch of the auxiliary task (SODA: 256)")
+    aux_batch_size: int = option(128, "batch of SODA's task (256); CURL and PAD use the RL batch")
     aux_every: int = option(1, "updates per auxiliary update (SODA, PAD: 2)")
     aux_lr: float = option(
         1e-3, "Adam learning rate of the auxiliary task, its heads and the encoder (SODA: 3e-4)"
@@ -134,6 +134,8 @@ class Config:
     workers: int = option(1, "processes for evaluation", runtime=True)
 
     def __post_init__(self) -> None:
+        # The row's own name: what an alias stands for may change, a run's method must not.
+        object.__setattr__(self, "method", get_method(self.method).name)
         _check(self)
 
     @property
@@ -168,6 +170,7 @@ class Config:
         for name, value in fields.items():
             if not _is_a(value, types[name]):
                 raise UserError(f"the config's {name} cannot be {value!r}; restore it or start a new run")
+        fields["method"] = EARLIER_ALIASES.get(fields["method"], fields["method"])
         return Config(**fields)
 
 
@@ -303,7 +306,6 @@ def _metavar(kind: Any) -> str:
 
 def _check(config: Config) -> None:
     """Refuse values that cannot work, in one sentence each."""
-    get_method(config.method)
     at_least_one = (
         "decisions", "image_size", "crop_size", "frame_stack", "projection_dim", "hidden_dim", "batch_size", "n_step",
         "replay_capacity", "update_every", "actor_every", "target_every", "aux_batch_size", "aux_every",

@@ -68,7 +68,9 @@ METHODS: dict[str, Method] = {
     )
 }  # fmt: skip
 
-ALIASES = {"rad": "sac", "soda": "soda_overlay", "soda_both": "soda_both_overlay", "svea": "svea_overlay"}
+ALIASES = {"rad": "sac", "soda": "soda_overlay", "soda_both": "soda_both_overlay", "svea": "svea_conv"}
+EARLIER_ALIASES = {**ALIASES, "svea": "svea_overlay"}
+"""What an alias meant where a config was saved with it; today's configs hold the rows' own names."""
 
 
 def get_method(name: str) -> Method:

@@ -112,10 +112,7 @@ def make_policy(
         encoder, auxiliary_encoder = make_encoders(config, obs_shape[0])
         feature_dim = int(np.prod(feature_shape(encoder, (obs_shape[0], config.crop_size, config.crop_size))))
         actor = Actor(feature_dim, config.projection_dim, config.hidden_dim, action_dim)
-        crop = RandomCrop(config.crop_size)
-        task = (
-            make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim, crop) if adapt else None
-        )
+        task = make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim) if adapt else None
     _load(encoder, weights, "encoder")
     _load(actor, weights, "actor")
     policy = channels_last(MeanPolicy(encoder, actor, config.crop_size, obs_shape)).eval()

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softaug.augment import Augment
+from softaug.auxiliary import BatchViews, Needs
 from softaug.networks import Encoder, Projection
 
 
 class CurlTask(nn.Module):
     """Tell which of the batch's keys is another crop of the query's observation.
 
+    The query is the crop that the critic saw; the key's crop is drawn for this task.
     The query goes through the online encoder and the critic's projection, the key through their moving
     averages, which the learner already keeps as the critic's target: the task has no average of its own.
     """
 
-    needs: Literal["observations", "transitions"] = "observations"
+    needs: Needs = "rl_batch"
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class CurlTask(nn.Module):
         self.W = nn.Parameter(torch.rand(projection_dim, projection_dim, device=device))
         self.weak = weak
 
-    def loss(self, observations: Tensor, generator: torch.Generator) -> Tensor:
+    def loss(self, batch: BatchViews, generator: torch.Generator) -> Tensor:
         """Cross-entropy over the batch; the positives lie on the diagonal."""
-        return self.loss_of(self.prepare(observations, generator))
+        return self.loss_of(self.prepare(batch, generator))
 
-    def prepare(self, observations: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def prepare(self, batch: BatchViews, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The two crops. (The keys' encoder is the critic's target, which the critic's update moves.)"""
-        return self.weak(observations, generator), self.weak(observations, generator)
+        return batch.view, self.weak(batch.obs, generator)
 
     def loss_of(self, prepared: tuple[Tensor, Tensor]) -> Tensor:
         query_view, key_view = prepared

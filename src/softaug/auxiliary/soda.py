@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from softaug.augment import Augment
+from softaug.auxiliary import Needs
 from softaug.errors import UserError
 from softaug.networks import ema_update, feature_shape, initialise
 
@@ -43,7 +44,7 @@ class SodaTask(nn.Module):
     Observations are pixels in 0..255, uint8 or float, (B, C, H, W): what a replay holds, not augmented.
     """
 
-    needs: Literal["observations", "transitions"] = "observations"
+    needs: Needs = "observations"
 
     def __init__(
         self,

@@ -192,28 +192,30 @@ class PlainLearner:
         z_star = z_star / z_star.norm(dim=1, keepdim=True)
         return ((z_hat - z_star) ** 2).sum(dim=1).mean()
 
-    def curl_loss(self, observations: Tensor) -> Tensor:
+    def curl_loss(self, observations: Tensor, view: Tensor) -> Tensor:
         task = self.auxiliary
         assert isinstance(task, CurlTask)
-        query = task.projection(encode(task.encoder, self.weak(observations, self.aux_generator)))
+        query = task.projection(encode(task.encoder, view))
         with torch.no_grad():
             key = task.key_projection(encode(task.key_encoder, self.weak(observations, self.aux_generator)))
         logits = torch.matmul(query, torch.matmul(task.W, key.T))
         return F.cross_entropy(logits, torch.arange(len(logits)))
 
-    def inverse_dynamics_loss(self, batch: Batch) -> Tensor:
+    def inverse_dynamics_loss(self, view: Tensor, next_view: Tensor, action: Tensor) -> Tensor:
         task = self.auxiliary
         assert isinstance(task, InverseDynamicsTask)
-        here = task.projection(encode(task.encoder, self.weak(batch.obs, self.aux_generator)))
-        there = task.projection(encode(task.encoder, self.weak(batch.next_obs, self.aux_generator)))
-        return F.mse_loss(task.mlp(torch.cat([here, there], dim=1)), batch.action)
+        here, there = (task.projection(encode(task.encoder, pixels)) for pixels in (view, next_view))
+        return F.mse_loss(task.mlp(torch.cat([here, there], dim=1)), action)
 
-    def auxiliary_loss(self, replay: Replay) -> Tensor:
-        size = self.agent.aux_batch_size
-        if isinstance(self.auxiliary, InverseDynamicsTask):
-            return self.inverse_dynamics_loss(sample(replay, size, self.replay_rng))
-        observations = sample_observations(replay, size, self.replay_rng)
-        return (self.soda_loss if isinstance(self.auxiliary, SodaTask) else self.curl_loss)(observations)
+    def auxiliary_loss(self, replay: Replay, batch: Batch, view: Tensor, next_view: Tensor) -> Tensor:
+        if isinstance(self.auxiliary, SodaTask):
+            return self.soda_loss(sample_observations(replay, self.agent.aux_batch_size, self.replay_rng))
+        if isinstance(self.auxiliary, CurlTask):
+            return self.curl_loss(batch.obs, view)
+        if self.agent.n_step > 1:  # RL's next view is not the one that the action led to
+            batch = sample(replay, self.agent.batch_size, self.replay_rng)
+            view, next_view = (self.weak(obs, self.aux_generator) for obs in (batch.obs, batch.next_obs))
+        return self.inverse_dynamics_loss(view, next_view, batch.action)
 
     def update(self, replay: Replay) -> dict[str, Tensor]:
         """What `Agent.update` does; returns the losses."""
@@ -233,7 +235,7 @@ class PlainLearner:
         if self.updates % agent.target_every == 0:
             self._update_target()
         if self.auxiliary is not None and self.updates % agent.aux_every == 0:
-            losses["aux_loss"] = self.auxiliary_loss(replay)
+            losses["aux_loss"] = self.auxiliary_loss(replay, batch, view, next_view)
             self._step("auxiliary", losses["aux_loss"])
             if isinstance(self.auxiliary, SodaTask):
                 task = self.auxiliary

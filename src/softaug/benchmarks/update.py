@@ -63,7 +63,8 @@ def useful_gflop(config: Config) -> float:
     # Images per update: the next view through the online and the target encoder, the actor's view.
     forward = config.batch_size * (2 + 1 / config.actor_every)
     trained = config.batch_size * (2.0 if "critic" in row.strong_in else 1.0)
-    auxiliary = config.aux_batch_size / config.aux_every
+    # SODA samples a batch of its own; CURL and PAD take RL's.
+    auxiliary = (config.aux_batch_size if row.auxiliary == "soda" else config.batch_size) / config.aux_every
     if row.auxiliary in ("soda", "curl"):  # a target or key without gradient, and a prediction or query
         forward += auxiliary
         trained += auxiliary
@@ -143,7 +144,8 @@ def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
 
         return call
 
-    owners = [owner for owner in (agent, agent.auxiliary) if owner is not None]
+    # Whoever crops: PAD's task, for one, takes RL's crops.
+    owners: list[Any] = [owner for owner in (agent, agent.auxiliary) if hasattr(owner, "weak")]
     weak = agent.weak
     for owner in owners:
         owner.weak = timed(weak, to_float=True)
