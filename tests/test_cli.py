@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from softaug import cli, doctor
+from softaug.envs import gl
 from softaug.gallery import Row, Section, draw
 
 
@@ -68,6 +69,23 @@ def test_doctor_fails_when_nothing_renders(monkeypatch, capsys):
     monkeypatch.setattr("softaug.envs.gl.find_working_backend", lambda: (None, []))
     assert cli.main(["doctor"]) == 1
     assert "Training cannot run here yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "renderer, gpu, level",
+    [
+        ("llvmpipe (LLVM 15.0.6, 256 bits)", True, "note"),
+        ("llvmpipe (LLVM 15.0.6, 256 bits)", False, "ok"),
+        ("NVIDIA RTX A6000/PCIe/SSE2", True, "ok"),
+    ],
+)
+def test_doctor_warns_of_software_rendering_next_to_a_gpu(monkeypatch, renderer, gpu, level):
+    working = gl.RenderCheck("egl", True, milliseconds=20.0, renderer=renderer)
+    monkeypatch.setattr(gl, "find_working_backend", lambda: (working, []))
+    monkeypatch.setattr(gl, "gpu_present", lambda: gpu)
+    check = doctor.check_rendering()
+    assert check.level == level and renderer in check.found
+    assert ("software" in check.fix) == (level == "note")
 
 
 def test_doctor_says_what_is_wrong_with_registered_data(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""Checks that training can run here: each says ok or how to mend it."""
+"""Checks that training can run here: each says ok or how to fix it."""
 
 from __future__ import annotations
 
@@ -67,13 +67,21 @@ def check_device() -> Check:
 
 
 def check_rendering() -> Check:
-    from softaug.envs.gl import find_working_backend
+    from softaug.envs.gl import find_working_backend, gpu_present, is_software
 
     working, failed = find_working_backend()
     if working is None:
         reasons = "; ".join(f"{check.backend}: {check.error}" for check in failed)
         return Check("rendering", "error", reasons, "run: python -m softaug.envs.gl --install")
     found = f"{working.backend}, {working.renderer}, {working.milliseconds:.1f} ms per 100x100 frame"
+    if is_software(working.renderer) and gpu_present():
+        return Check(
+            "rendering",
+            "note",
+            found,
+            "a GPU is there, but rendering is in software: install its OpenGL driver with EGL (for NVIDIA in a container: "
+            "NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility), and see that MUJOCO_GL=egl works",
+        )
     return Check("rendering", "ok", found)
 
 
@@ -87,10 +95,10 @@ def check_environment() -> Check:
         _, info = env.reset(seed=0)
         obs, *_ = env.step(env.action_space.sample() * 0)
         env.close()
-    except UserError as error:  # says itself how to mend it
+    except UserError as error:  # says itself how to fix it
         return Check("environment", "error", str(error))
     except (ImportError, RuntimeError) as error:
-        return Check("environment", "error", f"{type(error).__name__}: {error}", "mend rendering first")
+        return Check("environment", "error", f"{type(error).__name__}: {error}", "fix rendering first")
     return Check(
         "environment",
         "ok",

@@ -1,7 +1,7 @@
 """The directory of a run: what is in it, who may write to it, and what the run was made with.
 
 config.json       the config; its presence marks a run
-run.json          versions, git commit, media, device: what else the numbers may depend on
+run.json          versions, git commit, media, device, GL renderer: what else the numbers may depend on
 metrics.jsonl     losses, episodes, evaluations (see `softaug.log`)
 checkpoints/      see `softaug.checkpoint`
 replay/           the replay's memory-mapped arrays, while the run is unfinished (or if it was to be kept)
@@ -11,9 +11,7 @@ final_eval.json   the last evaluation; its presence marks a finished run
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import platform
 import shutil
 import subprocess
 import sys
@@ -33,10 +31,10 @@ from softaug.files import write_atomically
 from softaug.media import ImageSource
 from softaug.replay import Replay
 from softaug.stepper import Stepper
+from softaug.versions import versions
 
 EPISODE_FRAMES = 1000  # every task of the suite
-RECORDED_VERSIONS = ("torch", "mujoco", "dm_control", "gymnasium", "numpy")
-PERMANENT_FACTS = ("versions", "git_commit", "device", "threads", "media")
+PERMANENT_FACTS = ("versions", "git_commit", "device", "threads", "media", "gl_renderer")
 
 
 class RunDirectory:
@@ -116,18 +114,18 @@ def changed_facts(run: RunDirectory, facts: dict[str, Any]) -> list[str]:
     return [
         f"{name} {facts[name]} (was {before.get(name)})"
         for name in PERMANENT_FACTS
-        if facts[name] != before.get(name)
+        if name in before and facts[name] != before[name]  # older runs have recorded less
     ]
 
 
-def run_facts(device: torch.device, media: dict[str, Any]) -> dict[str, Any]:
-    """What the numbers may depend on besides the config. Nothing here names the machine or its user."""
+def run_facts(device: torch.device, media: dict[str, Any], gl_renderer: str | None = None) -> dict[str, Any]:
+    """What the numbers may depend on besides the config. Nothing here names the machine or its user.
+
+    gl_renderer: the OpenGL driver that renders the training environment; None if it does not say.
+    """
     return {
-        "versions": {
-            "softaug": softaug.__version__,
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in RECORDED_VERSIONS},
-        },
+        "versions": versions(),
+        "gl_renderer": gl_renderer,
         "git_commit": git_commit(),
         "device": str(device) if device.type != "cuda" else f"cuda: {torch.cuda.get_device_name(device)}",
         "threads": torch.get_num_threads(),

@@ -154,9 +154,10 @@ def make_stepper(make_env: Callable[[], gymnasium.Env], *, own_process: bool) ->
 
 
 def env_facts(env: gymnasium.Env) -> dict[str, Any]:
-    """What the loop must know: frames per decision, and decisions per episode at most."""
+    """What the loop must know: frames per decision, decisions per episode at most, and what renders."""
     base = env.unwrapped
     return {
+        "gl_renderer": getattr(base, "gl_renderer", None),
         "action_repeat": int(getattr(base, "action_repeat", 1)),
         "episode_decisions": getattr(base, "episode_decisions", None),
     }

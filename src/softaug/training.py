@@ -101,10 +101,11 @@ def train(
             log.check_wandb()
         if images is None and config.row.strong == "overlay":
             images = image_source(config.images or None)
-        facts = rundir.run_facts(device, {} if env_factory else rundir.all_media(config, images))
+        media = {} if env_factory else rundir.all_media(config, images)
         envs = env_factory or given_envs or ConfigEnvs(config)
         make_env = partial(envs, config.row.train_mode, config.seed)
         stepper = stack.enter_context(closing(make_stepper(make_env, own_process=config.env_process)))
+        facts = rundir.run_facts(device, media, stepper.facts["gl_renderer"])
         obs_shape, action_shape = stepper.observation_space.shape, stepper.action_space.shape
         assert obs_shape is not None and action_shape is not None
         agent = make_agent(config, obs_shape, action_shape[0], images=images)

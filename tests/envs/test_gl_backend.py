@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from softaug.envs import gl
+from softaug.envs import gl, make_env
 
 NO_EGL = {"__EGL_VENDOR_LIBRARY_FILENAMES": os.devnull, "DISPLAY": "", "WAYLAND_DISPLAY": ""}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux back ends")
@@ -117,3 +117,15 @@ def test_nothing_is_installed_unasked(broken, monkeypatch):
     commands, _ = broken
     monkeypatch.setattr(gl.os, "geteuid", lambda: 0)
     assert gl.main([]) == 1 and commands == []
+
+
+def test_an_environment_names_what_renders_it():
+    env = make_env("cartpole_swingup", image_size=32).unwrapped
+    working, _ = gl.find_working_backend()
+    assert env.gl_renderer == working.renderer
+    env.close()
+
+
+def test_software_renderers_are_told_from_gpus():
+    assert gl.is_software("llvmpipe (LLVM 15.0.6, 256 bits)") and gl.is_software("softpipe")
+    assert not gl.is_software("NVIDIA A100-SXM4-40GB/PCIe/SSE2") and not gl.is_software("AMD Radeon RX 6800")

@@ -145,6 +145,13 @@ class DMCEnv(gymnasium.Env):
         frames = self._env._step_limit
         return None if np.isinf(frames) else -(-round(frames) // self.action_repeat)
 
+    @property
+    def gl_renderer(self) -> str:
+        """The OpenGL driver's own name of what renders: a GPU, or llvmpipe (Mesa's software renderer)."""
+        self._check_open()
+        self._open_camera()
+        return gl.renderer_of(self.physics)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:

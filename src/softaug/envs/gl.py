@@ -15,6 +15,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from softaug.errors import UserError
 
@@ -24,6 +26,8 @@ DEBIAN_PACKAGES = ("libegl1", "libgl1", "libgl1-mesa-dri")
 
 _EGL_PLATFORM_DEVICE = 0x313F
 _MAX_DEVICES = 64
+GPU_VENDORS = ("0x10de", "0x1002", "0x8086")
+"""PCI vendor numbers of NVIDIA, AMD and Intel."""
 
 
 def choose_backend() -> str:
@@ -116,6 +120,27 @@ def _glfw_available() -> bool:
     except ImportError:
         return False
     return bool(glfw.init())
+
+
+def renderer_of(physics: Any) -> str:
+    """GL_RENDERER of the context that renders this dm_control physics."""
+    from OpenGL import GL
+
+    with physics.contexts.gl.make_current() as context:
+        return context.call(GL.glGetString, GL.GL_RENDERER).decode()
+
+
+def is_software(renderer: str) -> bool:
+    """Whether GL_RENDERER names one of Mesa's renderers on the CPU."""
+    return any(name in renderer.lower() for name in ("llvmpipe", "softpipe", "swrast", "software"))
+
+
+def gpu_present() -> bool:
+    """Whether the system has a GPU: its driver's device file, or a PCI display device of a GPU maker."""
+    if any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/kfd")):
+        return True
+    vendors = Path("/sys/class/drm").glob("renderD*/device/vendor")
+    return any(vendor.read_text().strip() in GPU_VENDORS for vendor in vendors)
 
 
 @dataclass(frozen=True)

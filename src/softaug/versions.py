@@ -1,0 +1,19 @@
+"""The versions that results may depend on, as recorded with every run, evaluation and export."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+import softaug
+
+RECORDED_PACKAGES = ("torch", "mujoco", "dm_control", "gymnasium", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Package -> installed version; nothing here names the machine or its user."""
+    return {
+        "softaug": softaug.__version__,
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in RECORDED_PACKAGES},
+    }
