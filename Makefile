@@ -1,5 +1,6 @@
 # Each target works by itself from a fresh clone: it sets up what it needs first.
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
@@ -12,7 +13,7 @@ setup: $(SETUP)  ## create .venv, install softaug with the tested versions, chec
 
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,export,ray,report,sb3]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev,docs,export,ray,report,sb3]'
 	$(BIN)/python -m softaug.envs.gl --install
 	@touch $@
 
