@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import DotFactory, FakeImages, tiny_config, train_dot
+from run_outcome import assert_same, outcome
 
 from softaug import checkpoint, log, rundir
 from softaug.errors import UserError
@@ -39,42 +40,6 @@ def rng():
     seed = np.random.SeedSequence().entropy
     print(f"seed of the kills: {seed}")
     return np.random.default_rng(seed)
-
-
-def outcome(run: Path) -> dict[str, Any]:
-    """Everything a run ends with, except the wall clock."""
-    tree = checkpoint.load_tree(checkpoint.find_checkpoint(run))
-    for name in ("seconds", "metrics_bytes"):  # the wall clock, and how many digits it has
-        del tree["counters"][name]
-    metrics = log.read_metrics(run / "metrics.jsonl")
-    for line in metrics:
-        for name in log.WALL_CLOCK:
-            line.pop(name, None)
-    return {
-        "tree": tree,
-        "policy": checkpoint.load_weights(checkpoint.find_checkpoint(run)),
-        "best": checkpoint.load_weights(checkpoint.find_checkpoint(run, "best")),
-        "metrics": metrics,
-        "final": json.loads((run / "final_eval.json").read_text()),
-    }
-
-
-def assert_same(left: Any, right: Any, path: str = "") -> None:
-    assert type(left) is type(right), path
-    if isinstance(left, torch.Tensor):
-        assert torch.equal(left, right), path
-    elif isinstance(left, np.ndarray):
-        assert np.array_equal(left, right), path
-    elif isinstance(left, dict):
-        assert left.keys() == right.keys(), path
-        for key in left:
-            assert_same(left[key], right[key], f"{path}/{key}")
-    elif isinstance(left, (list, tuple)):
-        assert len(left) == len(right), path
-        for i, (a, b) in enumerate(zip(left, right, strict=True)):
-            assert_same(a, b, f"{path}/{i}")
-    else:
-        assert left == right, path
 
 
 def in_process(config, out, **options):
