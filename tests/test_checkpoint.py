@@ -147,7 +147,9 @@ def test_best_holds_the_weights_and_says_whose_they_are(tmp_path: Path):
     best = checkpoint.find_checkpoint(tmp_path, "best")
     assert checkpoint.load_weights(best)["w"].item() == 2.0
     with safe_open(best / "policy.safetensors", "pt") as file:
-        assert file.metadata() == {"decisions": "20", "return": "2.0"}
+        facts = file.metadata()
+    assert len(facts.pop("sha256")) == 64
+    assert facts == {"decisions": "20", "return": "2.0"}
     assert checkpoint.load_weights(checkpoint.find_checkpoint(tmp_path))["w"].item() == 3.0
 
 
@@ -159,6 +161,101 @@ def test_damaged_weights_are_a_clear_error(tmp_path: Path):
         checkpoint.load_weights(tmp_path / "t")
     with pytest.raises(UserError, match="does not exist"):
         checkpoint.load_weights(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "0", "{whole}", "{other lines}", None])
+@pytest.mark.parametrize("load", [checkpoint.load_tree, checkpoint.load_weights])
+def test_a_damaged_list_of_checksums_is_damage(tmp_path: Path, content: str | None, load):
+    directory = checkpoint.save_checkpoint(tmp_path, 10, {"n": 1}, {"w": torch.arange(9.0)}, keep=1)
+    sums = directory / "SHA256SUMS"
+    whole = sums.read_text()
+    if content is None:
+        sums.unlink()
+    elif content == "{whole}":
+        sums.write_text(whole[:-1])  # truncated in the last line
+    elif content == "{other lines}":
+        needed = "policy" if load is checkpoint.load_weights else "tree"
+        sums.write_text("".join(line for line in whole.splitlines(True) if needed not in line))
+    else:
+        sums.write_text(content)
+    with pytest.raises(checkpoint.Damaged, match=r"SHA256SUMS is (damaged|missing)"):
+        load(directory)
+    sums.write_text(whole)
+    load(directory)
+
+
+@pytest.mark.parametrize("best", [True, False])
+def test_no_damaged_byte_of_the_weights_goes_unnoticed(tmp_path: Path, best: bool):
+    weights = {"encoder.w": torch.arange(6.0).reshape(2, 3), "encoder.b": torch.zeros(2)}
+    if best:
+        checkpoint.save_best(tmp_path, weights, {"decisions": 20, "training_return": 1.5})
+        directory = tmp_path / "best"
+    else:
+        directory = checkpoint.save_checkpoint(tmp_path, 10, {}, weights, keep=1)
+    path = directory / "policy.safetensors"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for bit in (0, 5):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(UserError, match="damaged"):
+                checkpoint.load_weights(directory)
+    path.write_bytes(whole)
+    loaded = checkpoint.load_weights(directory)
+    assert_same({name: loaded[name] for name in weights}, weights)
+
+
+def test_best_files_from_before_there_were_checksums_load(tmp_path: Path):
+    from safetensors.torch import save_file
+
+    for number, facts in enumerate((None, {"decisions": "20", "training_return": "1.5"})):
+        directory = tmp_path / str(number) / "best"
+        directory.mkdir(parents=True)
+        save_file({"w": torch.arange(3.0)}, directory / "policy.safetensors", metadata=facts)
+        assert checkpoint.load_weights(directory)["w"].tolist() == [0, 1, 2]
+
+
+def test_equal_weights_and_facts_give_equal_bytes(tmp_path: Path):
+    weights = {name: torch.full((3,), float(i)) for i, name in enumerate("zcab")}
+    facts = {f"fact {i}": i for i in range(8)}
+    for run in ("one", "two"):
+        checkpoint.save_best(tmp_path / run, weights, facts)
+        weights, facts = dict(reversed(weights.items())), dict(reversed(facts.items()))
+    one, two = ((tmp_path / run / "best" / "policy.safetensors").read_bytes() for run in ("one", "two"))
+    assert one == two
+    # The header's entries in order, so that it is no accident of the library's random order.
+    assert one.index(b'"fact 0"') < one.index(b'"fact 1"') < one.index(b'"fact 7"') < one.index(b'"sha256"')
+
+
+def test_a_checkpoint_of_the_same_decisions_is_replaced(tmp_path: Path):
+    for n in (1, 2):
+        checkpoint.save_checkpoint(tmp_path, 10, {"n": n}, {}, keep=2)
+    assert checkpoint.load_tree(tmp_path / "000000010") == {"n": 2}
+    assert [path.name for path in tmp_path.iterdir()] == ["000000010"]
+
+
+@pytest.mark.parametrize("kill_at", [1, 2, 3])
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_one_of_the_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int
+):
+    checkpoint.save_checkpoint(tmp_path, 10, {"n": 1}, {}, keep=2)
+    rename, calls = Path.rename, 0
+
+    def killed(self: Path, target: Path) -> Path:
+        nonlocal calls
+        calls += 1
+        if calls == kill_at:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save_checkpoint(tmp_path, 10, {"n": 2}, {}, keep=2)
+    checkpoint.remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["000000010"]
+    assert checkpoint.load_tree(tmp_path / "000000010") == {"n": 1 if kill_at == 1 else 2}
 
 
 def test_a_set_aside_checkpoint_no_longer_counts(tmp_path: Path):

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from softaug.interrupt import ctrl_c_left_to_parent
+import softaug
+from softaug.interrupt import ctrl_c_left_to_parent, how_it_ended
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs POSIX signals")
 
@@ -62,3 +64,34 @@ def test_a_child_never_sees_it_and_the_parent_does_again_afterwards() -> None:
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
+
+
+@pytest.mark.parametrize("package", ["gymnasium", "rich", "torch"])
+def test_ctrl_c_during_an_import_is_one_line_and_status_130(tmp_path: Path, package: str) -> None:
+    # Imported in place of the real one: Ctrl-C arrives in the middle of the import.
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(softaug.__file__).parents[1])])
+    flags = ["train", "--task", "walker_walk", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-m", "softaug.cli", *flags],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "softaug: interrupted\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_script_that_imports_softaug_keeps_its_own_ctrl_c() -> None:
+    code = "import softaug, signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_how_a_process_ended_in_words() -> None:
+    assert how_it_ended(7) == "exit code 7"
+    assert how_it_ended(-signal.SIGSEGV) == "killed by SIGSEGV"
+    assert "memory" in how_it_ended(-signal.SIGKILL)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from softaug.errors import UserError
-from softaug.replay import Batch, Replay
+from softaug.replay import Batch, DamagedReplay, Replay
 
 DISCOUNT = 0.9
 SHAPE = (2, 4, 3)
@@ -250,7 +250,9 @@ def test_what_follows_a_checkpoint_cannot_change_what_it_samples(data, tmp_path_
     advance(writer, data.draw(st.integers(0, slack), label="decisions before the kill"))
 
     resumed = make_replay(directory, **values)
+    resumed.verify(state)
     resumed.load_state(state)
+    resumed.verify(state)
     assert all(
         equal(batch, resumed.sample(12, np.random.default_rng(seed), 3))
         for seed, batch in enumerate(expected)
@@ -283,6 +285,58 @@ def test_a_resumed_replay_goes_on_like_one_never_interrupted(memory, tmp_path):
         batches = [w.replay.sample(32, np.random.default_rng(round_), 3) for w in (whole, killed)]
         assert equal(*batches)
         check(batches[0], whole.naive, 3)
+
+
+ARRAYS = ["frames", "actions", "rewards", "terminated", "last", "starts", "checksums"]
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_every_slot_that_can_be_sampled_is_checked(tmp_path, name):
+    values = {"capacity": 20, "slack": 10, "episode_decisions": 10}
+    writer = Writer(make_replay(tmp_path, **values))
+    for decisions in (7, 10, 10, 10, 10, 3):  # it has come round; a checkpoint in the middle of each episode
+        writer.episode(decisions)
+        writer.replay.flush()
+    state = writer.replay.state()
+    array = np.memmap(tmp_path / f"{name}.bin", np.uint8, "r+").reshape(writer.replay.slots, -1)
+    added = state["added"]
+    assert added > writer.replay.slots
+    noticed = []
+    for slot in range(added - writer.replay.slots, added):
+        array[slot % writer.replay.slots, -1] ^= 1
+        try:
+            make_replay(tmp_path, **values).verify(state)
+        except DamagedReplay:
+            noticed.append(slot)
+        array[slot % writer.replay.slots, -1] ^= 1
+    # The newest slot has a frame but no transition yet.
+    end = added if name in ("frames", "starts") else added - 1
+    assert noticed == list(range(added - writer.replay.window, end))
+
+
+def test_a_checkpoint_sums_only_what_is_new(tmp_path, monkeypatch):
+    summed = []
+    sum_of_slot = Replay._sum_of_slot
+    monkeypatch.setattr(
+        Replay, "_sum_of_slot", lambda self, slot: (summed.append(slot), sum_of_slot(self, slot))[1]
+    )
+    writer = Writer(make_replay(tmp_path))
+    for _ in range(4):
+        writer.episode(10)
+        writer.replay.flush()
+        writer.replay.state()
+    assert summed == list(range(43))
+
+
+def test_a_replay_of_another_run_is_noticed(tmp_path):
+    states = []
+    for seed in (1, 2):
+        writer = Writer(make_replay(tmp_path / str(seed)), seed=seed)
+        writer.episode(10)
+        writer.replay.flush()
+        states.append(writer.replay.state())
+    with pytest.raises(DamagedReplay, match="the newest slot or the checksums"):
+        make_replay(tmp_path / "1").verify(states[1])
 
 
 def test_state_of_a_disk_replay_holds_no_frames(tmp_path):

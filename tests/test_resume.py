@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 from fakes import DotFactory, FakeImages, tiny_config, train_dot
+from run_outcome import assert_same, outcome
 
-from softaug import checkpoint, log
+from softaug import checkpoint, log, rundir
 from softaug.errors import UserError
 from softaug.training import train
 
@@ -32,40 +34,12 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def outcome(run: Path) -> dict[str, Any]:
-    """Everything a run ends with, except the wall clock."""
-    tree = checkpoint.load_tree(checkpoint.find_checkpoint(run))
-    for name in ("seconds", "metrics_bytes"):  # the wall clock, and how many digits it has
-        del tree["counters"][name]
-    metrics = log.read_metrics(run / "metrics.jsonl")
-    for line in metrics:
-        for name in log.WALL_CLOCK:
-            line.pop(name, None)
-    return {
-        "tree": tree,
-        "policy": checkpoint.load_weights(checkpoint.find_checkpoint(run)),
-        "best": checkpoint.load_weights(checkpoint.find_checkpoint(run, "best")),
-        "metrics": metrics,
-        "final": json.loads((run / "final_eval.json").read_text()),
-    }
-
-
-def assert_same(left: Any, right: Any, path: str = "") -> None:
-    assert type(left) is type(right), path
-    if isinstance(left, torch.Tensor):
-        assert torch.equal(left, right), path
-    elif isinstance(left, np.ndarray):
-        assert np.array_equal(left, right), path
-    elif isinstance(left, dict):
-        assert left.keys() == right.keys(), path
-        for key in left:
-            assert_same(left[key], right[key], f"{path}/{key}")
-    elif isinstance(left, (list, tuple)):
-        assert len(left) == len(right), path
-        for i, (a, b) in enumerate(zip(left, right, strict=True)):
-            assert_same(a, b, f"{path}/{i}")
-    else:
-        assert left == right, path
+@pytest.fixture
+def rng():
+    """Other kills each time; pytest shows the seed of a test that failed."""
+    seed = np.random.SeedSequence().entropy
+    print(f"seed of the kills: {seed}")
+    return np.random.default_rng(seed)
 
 
 def in_process(config, out, **options):
@@ -86,7 +60,7 @@ RUNS = {
 @pytest.mark.parametrize(
     "name", ["wrapping", *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS if name != "wrapping")]
 )
-def test_killed_at_random_moments(tmp_path: Path, name: str):
+def test_killed_at_random_moments(tmp_path: Path, name: str, rng: np.random.Generator):
     overrides, terminates = RUNS[name]
     config = tiny_config(**overrides)
     reference = in_process(config, tmp_path / "reference", terminates=terminates)
@@ -94,7 +68,6 @@ def test_killed_at_random_moments(tmp_path: Path, name: str):
     assert reference.exitcode == 0
     whole = (tmp_path / "reference" / "metrics.jsonl").stat().st_size
 
-    rng = np.random.default_rng()
     metrics = tmp_path / "run" / "metrics.jsonl"
     for _ in range(4):
         process = in_process(config, tmp_path / "run", terminates=terminates)
@@ -207,7 +180,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path,
     path.write_bytes(path.read_bytes()[:-5])
     train(config, tmp_path / "run", env_factory=DotFactory(), resume=True)
     said = capsys.readouterr().err
-    assert "tensors.safetensors is damaged" in said and "Going on from" in said
+    assert "tensors.safetensors is damaged" in said and "Continuing from" in said
     assert_same(outcome(tmp_path / "run"), expected)
 
 
@@ -235,6 +208,242 @@ def test_the_replay_stays_where_it_is(tmp_path: Path, begun: str, resumed: str):
         )
 
 
+def killed_run(config, out: Path, kill_call: int = 75) -> list[Path]:
+    """Begin a run that is killed in an update; returns its checkpoints."""
+    process = in_process(config, out, kill_in="softaug.agent.Agent.update", kill_call=kill_call)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    return checkpoint.complete_checkpoints(out / "checkpoints")
+
+
+def resume(config, out: Path) -> None:
+    train(config, out, env_factory=DotFactory(), resume=True)
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def slot_bytes(run: Path, name: str, slot: int, slots: int) -> int:
+    """Where in a replay file the slot of that number begins."""
+    path = run / "replay" / f"{name}.bin"
+    return path.stat().st_size // slots * (slot % slots)
+
+
+def test_a_flipped_bit_of_the_replay_is_noticed(tmp_path: Path, short_reference):
+    config, expected = short_reference
+    run = tmp_path / "run"
+    newest = checkpoint.load_tree(killed_run(config, run)[-1])["replay"]
+    # In the middle of what can be sampled: both checkpoints that are kept need it.
+    place = slot_bytes(run, "frames", newest["added"] - 40, newest["slots"])
+    flip(run / "replay" / "frames.bin", place)
+    with pytest.raises(
+        UserError, match=r"the replay in .* is damaged .1 of 7\d slots changed.*start a new run"
+    ):
+        resume(config, run)
+    flip(run / "replay" / "frames.bin", place)
+    resume(config, run)
+    assert_same(outcome(run), expected)
+
+
+@pytest.mark.parametrize("age", [0, 5])
+def test_damage_in_the_newest_slots_gives_way_to_the_checkpoint_before(
+    tmp_path: Path, short_reference, capsys, age: int
+):
+    config, expected = short_reference
+    run = tmp_path / "run"
+    complete = killed_run(config, run)
+    newest = checkpoint.load_tree(complete[-1])["replay"]
+    flip(run / "replay/frames.bin", slot_bytes(run, "frames", newest["added"] - 1 - age, newest["slots"]) + 7)
+    resume(config, run)
+    assert f"newest part is damaged. Continuing from {complete[-2]}" in capsys.readouterr().err
+    assert_same(outcome(run), expected)
+
+
+def test_what_can_no_longer_be_sampled_may_change(tmp_path: Path, short_reference):
+    config, expected = short_reference
+    run = tmp_path / "run"
+    newest = checkpoint.load_tree(killed_run(config, run)[-1])["replay"]
+    flip(run / "replay/frames.bin", slot_bytes(run, "frames", newest["added"] + 3, newest["slots"]))
+    resume(config, run)
+    assert_same(outcome(run), expected)
+
+
+def test_a_run_begun_before_there_were_checksums_is_resumed(
+    tmp_path: Path, short_reference, capsys, monkeypatch
+):
+    from softaug.replay import Replay
+
+    config, expected = short_reference
+    run, before = tmp_path / "run", Replay.state
+    killed_run(config, run)
+    for directory in checkpoint.complete_checkpoints(run / "checkpoints"):
+        tree = checkpoint.load_tree(directory)
+        del tree["replay"]["sum"]
+        policy = checkpoint.load_weights(directory)
+        checkpoint.save_tree(directory, tree, policy=policy)
+    (run / "replay" / "checksums.bin").unlink()
+    seen = []
+    monkeypatch.setattr(Replay, "state", lambda self: seen.append(self.verify(before(self))) or before(self))
+    resume(config, run)
+    assert "without checksums: it is used unchecked" in capsys.readouterr().err
+    assert seen  # the checkpoints after that have them, of every slot
+    assert_same(outcome(run), expected)
+
+
+def test_ctrl_c_during_catch_up_keeps_the_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from softaug.agent import Agent
+
+    # A checkpoint has just been made of these very decisions, without any update.
+    config = tiny_config(decisions=100, random_decisions=60, checkpoint_every=30, eval_every=0)
+    in_process(config, tmp_path / "reference").join()
+    update = Agent.update
+
+    def interrupting(self, replay):
+        if self.updates == 12:
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(self, replay)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Agent, "update", interrupting)
+        result = train(config, tmp_path / "run", env_factory=DotFactory(), images=FakeImages(), quiet=True)
+    assert not result.finished and (result.decisions, result.updates) == (60, 13)
+    first_updates = []
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Agent,
+            "update",
+            lambda self, replay: (first_updates.append(self.updates), update(self, replay))[1],
+        )
+        resume(config, tmp_path / "run")
+    assert first_updates[0] == 13
+    assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "reference"))
+
+
+# A full disk
+
+
+def test_a_checkpoint_that_finds_the_disk_full_costs_nothing(
+    tmp_path: Path, short_reference, monkeypatch: pytest.MonkeyPatch
+):
+    import resource
+
+    config, expected = short_reference
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    save, calls = checkpoint.save_tree, 0
+
+    def on_a_full_disk(*args: Any, **kwargs: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:  # no file may grow beyond this: what a full disk is to safetensors
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+        try:
+            save(*args, **kwargs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save_tree", on_a_full_disk)
+        with pytest.raises(
+            UserError, match=rf"the disk is full .* continue with: softaug train --resume {run}"
+        ):
+            train(config, run, env_factory=DotFactory(), images=FakeImages(), quiet=True)
+    assert not list((run / "checkpoints").glob(".writing-*"))  # half a checkpoint would take space
+    resume(config, run)
+    assert_same(outcome(run), expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [("softaug.log.MetricsFile.write", 5), ("softaug.training_loop.write_atomically", 1)],
+)
+def test_a_disk_that_is_full_elsewhere(
+    tmp_path: Path, short_reference, monkeypatch: pytest.MonkeyPatch, function: str, call: int
+):
+    import errno
+    import pkgutil
+
+    config, expected = short_reference
+    original, calls = pkgutil.resolve_name(function), 0
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(function, full)
+        with pytest.raises(UserError, match="the disk is full"):
+            train(config, tmp_path / "run", env_factory=DotFactory(), images=FakeImages(), quiet=True)
+    resume(config, tmp_path / "run")
+    assert_same(outcome(tmp_path / "run"), expected)
+
+
+# Processes that end
+
+
+def test_a_killed_environment_is_one_true_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from softaug.agent import Agent
+
+    config = tiny_config(decisions=100, env_process=True, eval_every=0)
+    in_process(config, tmp_path / "reference").join()
+    update = Agent.update
+
+    def killing(self, replay):
+        if self.updates == 25:
+            (child,) = (c for c in multiprocessing.active_children() if c.name == "softaug-environment")
+            child.kill()
+        return update(self, replay)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Agent, "update", killing)
+        with pytest.raises(
+            UserError, match=r"the environment's process .* \(killed by SIGKILL.*resume the run"
+        ):
+            train(config, tmp_path / "run", env_factory=DotFactory(), quiet=True)
+    resume(config, tmp_path / "run")
+    assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "reference"))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '{"decisions": 130, "frames": "many"}'])
+def test_a_damaged_last_evaluation_is_one_sentence(tmp_path: Path, content: str):
+    config = tiny_config(decisions=20, random_decisions=20)
+    run = tmp_path / "run"
+    train(config, run, env_factory=DotFactory(), keep_replay=True, quiet=True)
+    (run / "final_eval.json").write_text(content)
+    with pytest.raises(UserError, match=r"final_eval\.json is damaged; .* softaug eval"):
+        resume(config, run)
+    assert (run / "replay").exists() and (run / "checkpoints").exists()
+
+
+# The lock
+
+
+def test_the_lock_is_waited_for_and_not_shared_with_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rundir, "LOCK_SECONDS", 0.1)
+    first = rundir.RunDirectory(tmp_path)
+    with pytest.raises(UserError, match="another process is training"):
+        rundir.RunDirectory(tmp_path)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        first.close()
+        rundir.RunDirectory(tmp_path).close()  # though the child lives
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    second = rundir.RunDirectory(tmp_path)
+    monkeypatch.setattr(rundir, "LOCK_SECONDS", 60)
+    threading.Timer(0.3, second.close).start()
+    rundir.RunDirectory(tmp_path).close()
+
+
 CLI_FLAGS = [
     "--task", "cartpole_swingup", "--method", "soda", "--preset", "small", "--decisions", "150", "--random-decisions", "60",
     "--initial-updates", "10", "--batch-size", "16", "--aux-batch-size", "16", "--image-size", "36", "--crop-size", "32",
@@ -244,7 +453,7 @@ CLI_FLAGS = [
 
 
 @pytest.mark.slow
-def test_the_command_killed_on_a_real_environment(tmp_path: Path):
+def test_the_command_killed_on_a_real_environment(tmp_path: Path, rng: np.random.Generator):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "softaug.cli", "train"]
 
@@ -256,7 +465,7 @@ def test_the_command_killed_on_a_real_environment(tmp_path: Path):
     assert reference.returncode == 0
     assert json.loads(printed)["decisions"] == 150
 
-    run, rng, kills = tmp_path / "run", np.random.default_rng(), 0
+    run, kills = tmp_path / "run", 0
     seen = 0
     process = start(*CLI_FLAGS, "--out", str(run))
     while process.poll() is None:

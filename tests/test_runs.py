@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from fakes import SIZE, tiny_config
-from safetensors.torch import save_file
 
 from softaug.agent import Agent, make_agent
 from softaug.checkpoint import save_best, save_checkpoint
@@ -71,12 +70,13 @@ def test_observations_of_another_size_are_refused(run: Path) -> None:
             load_policy(run).act(np.zeros(shape, np.uint8))
 
 
-def test_config_and_policy_file_are_enough(run: Path, tmp_path: Path) -> None:
+def test_config_policy_file_and_checksums_are_enough(run: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     (bare / "checkpoints" / "000000200").mkdir(parents=True)
     shutil.copy(run / "config.json", bare)
     policy_file = "checkpoints/000000200/policy.safetensors"
     shutil.copy(run / policy_file, bare / policy_file)
+    shutil.copy((run / policy_file).with_name("SHA256SUMS"), (bare / policy_file).with_name("SHA256SUMS"))
     np.testing.assert_array_equal(load_policy(bare).act(observation()), load_policy(run).act(observation()))
 
 
@@ -115,11 +115,13 @@ def test_what_is_no_run_is_refused(run: Path, tmp_path: Path) -> None:
         load_run(run)
 
 
-@pytest.mark.parametrize("name", ["last", "best"])
+@pytest.mark.parametrize("name", ["200", "best"])
 def test_damaged_weights_are_refused(run: Path, name: str) -> None:
     path = load_run(run, name).checkpoint / "policy.safetensors"
     whole = path.read_bytes()
-    for damaged in (b"", whole[:4], whole[: len(whole) // 2], whole[:-1]):
+    flipped = bytearray(whole)
+    flipped[-3] ^= 1
+    for damaged in (b"", whole[:4], whole[: len(whole) // 2], whole[:-1], flipped):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match="damaged"):
             load_run(run, name)
@@ -128,11 +130,29 @@ def test_damaged_weights_are_refused(run: Path, name: str) -> None:
         load_run(run, name)
 
 
+@pytest.mark.parametrize("damage", ["weights", "checksums", "missing weights", "missing checksums"])
+def test_a_damaged_last_checkpoint_gives_way_to_the_one_before(run: Path, damage: str, caplog) -> None:
+    checkpoints = run / "checkpoints"
+    for name in ("000000200", "000000100"):
+        file = checkpoints / name / ("policy.safetensors" if "weights" in damage else "SHA256SUMS")
+        if "missing" in damage:
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-1])
+        if name == "000000200":
+            assert load_run(run).decisions == 100
+            (message,) = (record.getMessage() for record in caplog.records)
+            assert file.name in message and "000000100 instead" in message
+    with pytest.raises(UserError, match="--checkpoint best"):
+        load_run(run)
+    (checkpoints / "best" / "policy.safetensors").unlink()
+    with pytest.raises(UserError, match="use another checkpoint or train the run again"):
+        load_run(run)
+
+
 def test_weights_of_another_network_are_refused(run: Path) -> None:
-    path = run / "checkpoints" / "000000200" / "policy.safetensors"
     other = make_agent(tiny_config(hidden_dim=16), SHAPE, 2).policy_weights()
-    path.unlink()
-    save_file(other, path)
+    save_checkpoint(run / "checkpoints", 200, {}, other, keep=2)
     with pytest.raises(UserError, match="do not fit the run's config"):
         load_policy(run)
 

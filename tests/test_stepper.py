@@ -131,7 +131,7 @@ def test_a_dead_child_is_reported():
     stepper = ProcessStepper(DyingEnv)
     stepper.reset()
     stepper.send(np.zeros(2))
-    with pytest.raises(RuntimeError, match="exit code 7"):
+    with pytest.raises(UserError, match=r"ended unexpectedly \(exit code 7\)"):
         stepper.receive()
     stepper.close()
 

@@ -13,6 +13,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from softaug import starting
+
+if starting.is_command_line():
+    starting.end_at_ctrl_c()  # the imports below take a while
+
 from softaug.envs import make_env, register
 
 if TYPE_CHECKING:

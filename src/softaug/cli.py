@@ -8,12 +8,14 @@ and ``run(args) -> int`` (the exit status). Only the chosen command is imported,
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
 
 import softaug
 from softaug.errors import UserError
+from softaug.starting import imports_end_at_ctrl_c
 
 COMMANDS = {
     "train": "train an agent",
@@ -54,11 +56,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a `UserError` becomes one line on stderr and exit status 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    args = build_parser(chosen).parse_args(arguments)
     try:
+        with imports_end_at_ctrl_c():
+            args = build_parser(chosen).parse_args(arguments)
         return int(args.run(args) or 0)
     except UserError as error:
         print(f"softaug: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"softaug: error: the disk is full ({error}); free some space and try again", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("softaug: interrupted", file=sys.stderr)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from softaug.errors import UserError
-from softaug.interrupt import ctrl_c_left_to_parent
+from softaug.interrupt import ctrl_c_left_to_parent, how_it_ended
 from softaug.policy import Policy
 from softaug.recording import Recorder
 from softaug.replay import newest_frame
@@ -293,10 +293,10 @@ def _answer(process: Any, task: Task, connection: multiprocessing.connection.Con
     return value
 
 
-def _death(process: Any, task: Task) -> RuntimeError:
+def _death(process: Any, task: Task) -> UserError:
     process.join(CLOSE_SECONDS)
-    return RuntimeError(
-        f"an evaluation worker ended unexpectedly (exit code {process.exitcode}) in {task.mode}, episode "
+    return UserError(
+        f"an evaluation worker ended unexpectedly ({how_it_ended(process.exitcode)}) in {task.mode}, episode "
         f"{task.episode}; use fewer workers if memory ran out, and if you call softaug from a script, do it under "
         "`if __name__ == '__main__':`"
     )

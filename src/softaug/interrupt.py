@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: as a flag while a run trains, and kept away from its helper processes."""
+"""Ctrl-C and SIGTERM: as a flag while a run trains, and kept away from its helper processes; how those ended."""
 
 from __future__ import annotations
 
@@ -79,3 +79,12 @@ def _handled_at_the_end(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, previous)
         if arrived:
             signal.raise_signal(number)
+
+
+def how_it_ended(exitcode: int | None) -> str:
+    """A process's end in words."""
+    if exitcode is None or exitcode >= 0:
+        return f"exit code {exitcode}"
+    name = signal.Signals(-exitcode).name if -exitcode in set(signal.Signals) else f"signal {-exitcode}"
+    hint = "; the system does that when memory runs out" if name == "SIGKILL" else ""
+    return f"killed by {name}{hint}"

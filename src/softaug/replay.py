@@ -6,11 +6,15 @@ memory-mapped files in the run directory: RAM stays bounded by the page cache, a
 
 The ring has `slack` slots more than it may sample from. What is written after a checkpoint therefore lands
 only on slots which that checkpoint could no longer sample, and a killed run resumes exactly.
+
+On disk each slot also has a CRC-32, computed at the checkpoint after it was written (`flush`); a resumed run checks
+every slot it may sample (`verify`). In RAM the arrays are part of the checkpoint, whose checksums cover them.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +39,10 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> Batch:
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+class DamagedReplay(UserError):
+    """The replay's files are not as the checkpoint left them."""
 
 
 class Replay:
@@ -83,6 +91,12 @@ class Replay:
         }
         self.frames, self.actions, self.rewards = (self._arrays[k] for k in ("frames", "actions", "rewards"))
         self.terminated, self.last, self.starts = (self._arrays[k] for k in ("terminated", "last", "starts"))
+        self._directory = directory
+        # Not one of the arrays above: runs begun before there were checksums have no such file.
+        self._sums = (
+            None if directory is None else _open_array(directory, "checksums", (self.slots,), np.uint32)
+        )
+        self._summed = 0  # slots whose checksum is written: all before this slot number
 
     def __len__(self) -> int:
         """Slots that can be sampled from."""
@@ -94,7 +108,7 @@ class Replay:
     ) -> int:
         """Size of the arrays of such a replay."""
         slots = slots_for(capacity, episode_decisions) + slots_for(slack, episode_decisions)
-        return slots * (int(np.prod(frame_shape)) + 4 * action_dim + 4 + 1 + 1 + 8)
+        return slots * (int(np.prod(frame_shape)) + 4 * action_dim + 4 + 1 + 1 + 8 + 4)
 
     def begin_episode(self, frame: np.ndarray) -> None:
         """Store the first frame (H, W, 3) of an episode."""
@@ -136,19 +150,51 @@ class Replay:
 
     def flush(self) -> None:
         """Hand what was written to the file system (a checkpoint is only as good as the replay below it)."""
-        for array in self._arrays.values():
+        self._sum_new_slots()
+        for array in (*self._arrays.values(), self._sums):
             if isinstance(array, np.memmap):
                 array.flush()
 
     def state(self) -> dict[str, Any]:
         """The cursors; the frames stay where they are, unless they are in RAM."""
         tree: dict[str, Any] = {"added": self.added, "episode_start": self.episode_start, "slots": self.slots}
-        if not isinstance(self.frames, np.memmap):
+        if self._sums is not None:
+            self._sum_new_slots()  # `flush` has done it where a checkpoint is made
+            tree["sum"] = self._sum_of_sums(self.added)
+        else:
             filled = min(self.added, self.slots)
             tree["arrays"] = {name: array[:filled].copy() for name, array in self._arrays.items()}
         return tree
 
+    def verify(self, tree: dict[str, Any]) -> None:
+        """Refuse files in which anything that the checkpoint `tree` may sample is not as it was written.
+
+        Says nothing of a replay in RAM, nor of a checkpoint made before there were checksums.
+        """
+        self._check_fits(tree)
+        if self._sums is None or not has_checksums(tree):
+            return
+        whole = self._whole_slots(tree["added"])
+        wrong = sum(int(self._sums[slot % self.slots]) != self._sum_of_slot(slot) for slot in whole)
+        if wrong or tree["sum"] != self._sum_of_sums(tree["added"]):
+            what = f"{wrong:,} of {len(whole):,} slots" if wrong else "the newest slot or the checksums"
+            raise DamagedReplay(
+                f"the replay in {self._directory} is damaged ({what} changed since the checkpoint), so the run cannot "
+                "be resumed exactly; restore these files from a copy or start a new run"
+            )
+
     def load_state(self, tree: dict[str, Any]) -> None:
+        self._check_fits(tree)
+        self.added, self.episode_start = tree["added"], tree["episode_start"]
+        for name, values in tree.get("arrays", {}).items():
+            self._arrays[name][: len(values)] = values
+        # A killed run may have written past its last checkpoint: the newest slot has no transition yet.
+        if self.added:
+            self.last[(self.added - 1) % self.slots] = True
+        # Slots of a run begun before there were checksums get theirs with the next checkpoint.
+        self._summed = max(0, self.added - 1 if has_checksums(tree) else self.added - len(self))
+
+    def _check_fits(self, tree: dict[str, Any]) -> None:
         if tree["slots"] != self.slots:
             raise UserError(
                 f"the replay on disk has {tree['slots']} slots, this run needs {self.slots}; start a new run"
@@ -157,12 +203,34 @@ class Replay:
             raise UserError(
                 "the run's replay files are missing, so it cannot be resumed exactly; start a new run"
             )
-        self.added, self.episode_start = tree["added"], tree["episode_start"]
-        for name, values in tree.get("arrays", {}).items():
-            self._arrays[name][: len(values)] = values
-        # A killed run may have written past its last checkpoint: the newest slot has no transition yet.
-        if self.added:
-            self.last[(self.added - 1) % self.slots] = True
+
+    def _sum_new_slots(self) -> None:
+        """Write the checksums of the slots since the last call; the newest slot still lacks its transition."""
+        if self._sums is None:
+            return
+        whole = self._whole_slots(self.added)
+        for slot in range(max(self._summed, whole.start), whole.stop):
+            self._sums[slot % self.slots] = self._sum_of_slot(slot)
+        self._summed = max(0, self.added - 1)
+
+    def _whole_slots(self, added: int) -> range:
+        """The slots that can be sampled once `added` are written, without the newest, whose transition is to come."""
+        return range(max(0, added - self.window), max(0, added - 1))
+
+    def _sum_of_slot(self, slot: int) -> int:
+        index = slot % self.slots
+        value = 0
+        for array in self._arrays.values():
+            value = zlib.crc32(array[index].data, value)  # no copy: a row, or a single value, as a buffer
+        return value
+
+    def _sum_of_sums(self, added: int) -> int:
+        """Of the checksums of every slot that can be sampled, and of the newest slot, which has none yet."""
+        assert self._sums is not None
+        newest = (added - 1) % self.slots
+        whole = np.array(self._whole_slots(added), np.int64) % self.slots
+        value = zlib.crc32(self.frames[newest], zlib.crc32(self._sums[whole].tobytes()))
+        return zlib.crc32(self.starts[newest].tobytes(), value)
 
     def _append(self, frame: np.ndarray) -> None:
         index = self.added % self.slots
@@ -201,6 +269,11 @@ class Replay:
             for colour in range(colours):  # byte by byte: six times faster than copying three at a time
                 out[:, :, :, k, colour] = frames[:, :, :, colour]
         return torch.from_numpy(out.reshape(len(slots), height, width, -1)).permute(0, 3, 1, 2)
+
+
+def has_checksums(tree: dict[str, Any]) -> bool:
+    """Whether a checkpoint's replay state can be checked: with files from before there were checksums, it cannot."""
+    return "sum" in tree or "arrays" in tree
 
 
 def newest_frame(obs: np.ndarray) -> np.ndarray:

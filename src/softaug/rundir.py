@@ -11,12 +11,17 @@ final_eval.json   the last evaluation; its presence marks a finished run
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,11 +34,14 @@ from softaug.envs.factory import media_facts
 from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.media import ImageSource
-from softaug.replay import Replay
+from softaug.replay import DamagedReplay, Replay, has_checksums
 from softaug.stepper import Stepper
 from softaug.versions import versions
 
 EPISODE_FRAMES = 1000  # every task of the suite
+LOCK_SECONDS = 2.0
+"""Time to wait for the lock: a helper process being started may hold it for some milliseconds after a SIGKILL."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PERMANENT_FACTS = ("versions", "git_commit", "device", "threads", "media", "gl_renderer")
 
 
@@ -108,6 +116,35 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+def read_final_eval(run: RunDirectory) -> dict[str, Any]:
+    """The last evaluation of a finished run, as the arguments of `softaug.training.Result`."""
+    try:
+        final = read_json(run.final_eval)
+        counts = {name: final[name] for name in ("decisions", "frames", "updates")}
+        tables = {"evaluation": final["modes"], "adapted": final["adapted"]}
+        if not all(type(count) is int for count in counts.values()) or not all(
+            _is_table(modes) for modes in tables.values()
+        ):
+            raise ValueError("not an evaluation")
+    except (UserError, KeyError, ValueError):
+        raise UserError(
+            f"{run.final_eval} is damaged; training is complete and its weights are in {run.checkpoints}: restore the "
+            f"file from a copy, or evaluate the run again with: softaug eval {run.path}"
+        ) from None
+    return {**counts, **tables}
+
+
+def _is_table(modes: Any) -> bool:
+    """Whether `modes` is mode -> returns, mean, standard deviation and media."""
+    return isinstance(modes, dict) and all(
+        isinstance(values, dict)
+        and isinstance(values.get("returns"), list)
+        and all(isinstance(values.get(name), int | float) for name in ("mean", "std"))
+        and "media" in values
+        for values in modes.values()
+    )
+
+
 def changed_facts(run: RunDirectory, facts: dict[str, Any]) -> list[str]:
     """What is not as it was when the run began and may change its numbers, one sentence part each."""
     before = read_json(run.facts)
@@ -163,7 +200,7 @@ def check_disk(run: Path, config: Config, sizes: dict[str, Any]) -> None:
 
 
 def newest_tree(run: RunDirectory, config: Config, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """The state to go on from, or None to begin. A damaged newest checkpoint gives way to the one before it.
+    """The state to continue from, or None to begin. A damaged newest checkpoint gives way to the one before it.
 
     Not to an older one: the replay's slack spares what the last two checkpoints can sample, no more.
     """
@@ -175,16 +212,57 @@ def newest_tree(run: RunDirectory, config: Config, say: Callable[[str], None]) -
         return None
     try:
         tree = checkpoint.load_tree(complete[-1])
-    except UserError as error:
+    except checkpoint.Damaged as error:
         if len(complete) == 1:
             raise
-        say(f"warning: {error}. Going on from {complete[-2]}")
+        say(f"warning: {error}. Continuing from {complete[-2]}")
         tree = checkpoint.load_tree(complete[-2])
         checkpoint.set_aside(complete[-1])
     memory = "ram" if "arrays" in tree["replay"] else "disk"
     if memory != config.replay_memory:
         raise UserError(f"the replay of {run.path} is in {memory}; resume it with --replay-memory {memory}")
     return tree
+
+
+def with_sound_replay(
+    run: RunDirectory, tree: dict[str, Any], replay: Replay, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """`tree`, or the checkpoint before it if the replay's files are damaged only where that one does not read."""
+    if not has_checksums(tree["replay"]):
+        say(
+            "the replay was written by an older version without checksums: it is used unchecked, and gets checksums "
+            "with the next checkpoint"
+        )
+    try:
+        replay.verify(tree["replay"])
+    except DamagedReplay as error:
+        complete = checkpoint.complete_checkpoints(run.checkpoints)
+        if len(complete) == 1:
+            raise
+        try:
+            tree = checkpoint.load_tree(complete[-2])
+            replay.verify(tree["replay"])
+        except UserError:
+            raise error from None
+        say(
+            f"warning: the replay's newest part is damaged. Continuing from {complete[-2]}, which does not need it"
+        )
+        checkpoint.set_aside(complete[-1])
+    return tree
+
+
+@contextmanager
+def full_disk_explained(out: Path) -> Iterator[None]:
+    """Turn a write that failed for lack of space into a sentence; the last checkpoint is whole all the same."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise UserError(
+            f"the disk is full ({error.strerror}) while writing to {out}; free some space, then continue with: "
+            f"softaug train --resume {out}"
+        ) from None
 
 
 def replay_sizes(config: Config, stepper: Stepper, *, fixed_length: bool) -> dict[str, Any]:
@@ -224,13 +302,35 @@ def _lock(path: Path) -> IO[str]:
     try:
         file = (path / ".lock").open("w")
     except OSError as error:
-        raise UserError(f"{path} cannot be written to ({error.strerror}); mend that or use another") from None
+        raise UserError(f"{path} cannot be written to ({error.strerror}); fix that or use another") from None
     if sys.platform != "win32":
         import fcntl
 
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise UserError(f"another process is training in {path}; wait for it or stop it first") from None
+        give_up = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    file.close()
+                    raise UserError(
+                        f"another process is training in {path}; wait for it or stop it first"
+                    ) from None
+                time.sleep(0.02)
+    _locks.add(file)
     return file
+
+
+# A forked child shares the lock and would keep it after this process: it closes its copy. (A program started by exec
+# does not get it: Python opens files close-on-exec.)
+_locks: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+
+
+def _close_locks() -> None:
+    for file in list(_locks):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_locks)

@@ -10,16 +10,23 @@ Only config.json and the checkpoint's policy.safetensors are read: no replay, no
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from safetensors import safe_open
 from torch import Tensor
 
-from softaug.checkpoint import POLICY_FILE, find_checkpoint, load_weights
+from softaug.checkpoint import (
+    POLICY_FILE,
+    Damaged,
+    complete_checkpoints,
+    find_checkpoint,
+    parse_weights,
+    read_weights,
+)
 from softaug.config import Config, read_config
 from softaug.errors import UserError
 from softaug.policy import Policy, make_policy
@@ -87,16 +94,29 @@ def load_run(path: str | Path, checkpoint: str = "last") -> Run:
         raise UserError(f"{path} is not a directory; give the directory of a softaug run")
     config = read_config(path / "config.json")
     directory = find_checkpoint(path, checkpoint)
-    weights = load_weights(directory)
-    file = directory / POLICY_FILE
-    if directory.name.isdecimal():
-        decisions: int | None = int(directory.name)
-    else:
-        with safe_open(file, framework="pt") as header:
-            said = (header.metadata() or {}).get("decisions", "")
-        decisions = int(said) if said.isdecimal() else None
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    return Run(path, config, directory, decisions, weights, sha256)
+    directory, content = _last_good(path) if checkpoint == "last" else (directory, read_weights(directory))
+    weights, facts = parse_weights(directory / POLICY_FILE, content)
+    said = directory.name if directory.name.isdecimal() else facts.get("decisions", "")
+    decisions = int(said) if said.isdecimal() else None
+    return Run(path, config, directory, decisions, weights, hashlib.sha256(content).hexdigest())
+
+
+def _last_good(run: Path) -> tuple[Path, bytes]:
+    """The newest checkpoint whose weights are as they were written, and their file; damaged ones are named."""
+    first_error: Damaged | None = None
+    for directory in reversed(complete_checkpoints(run / "checkpoints")):
+        try:
+            content = read_weights(directory)
+        except Damaged as error:
+            first_error = first_error or error
+            continue
+        if first_error is not None:
+            logging.getLogger("softaug").warning(f"warning: {first_error}. Using {directory} instead")
+        return directory, content
+    assert first_error is not None  # `find_checkpoint` found one
+    if (run / "checkpoints" / "best" / POLICY_FILE).is_file():
+        raise Damaged(f"{first_error}, for example --checkpoint best")
+    raise Damaged(f"{first_error} or train the run again")
 
 
 def load_policy(path: str | Path, checkpoint: str = "last", adapt: bool | None = None) -> Policy:

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 from softaug.errors import UserError
-from softaug.interrupt import ctrl_c_left_to_parent
+from softaug.interrupt import ctrl_c_left_to_parent, how_it_ended
 
 StepResult = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 """obs uint8 (3k, H, W), reward, terminated, truncated, info"""
@@ -82,11 +82,13 @@ class ProcessStepper:
             # The child ignores SIGTERM, with which multiprocessing would end it at exit: close it before that.
             atexit.register(self.close)
         child_end.close()  # only the child holds it now, so its death shows as end-of-file here
+        self._started = False
         try:
             self.observation_space, self.action_space, self.facts = self._answer()
         except BaseException:
             self.close()
             raise
+        self._started = True
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -137,11 +139,16 @@ class ProcessStepper:
             raise RuntimeError(f"the environment's process failed:\n{value}")
         return value
 
-    def _death(self) -> RuntimeError:
+    def _death(self) -> UserError:
         self._process.join(CLOSE_SECONDS)
-        return RuntimeError(
-            f"the environment's process ended unexpectedly (exit code {self._process.exitcode}); if you call "
-            "softaug from a script, do it under `if __name__ == '__main__':`, or set env_process=False"
+        if not self._started:
+            return UserError(
+                f"the environment's process could not start ({how_it_ended(self._process.exitcode)}); if you call "
+                "softaug from a script, do it under `if __name__ == '__main__':`, or set env_process=False"
+            )
+        return UserError(
+            f"the environment's process ended unexpectedly ({how_it_ended(self._process.exitcode)}); nothing up to "
+            "the last checkpoint is lost, resume the run to continue"
         )
 
 

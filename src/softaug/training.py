@@ -79,7 +79,7 @@ def train(
     config, given_envs, notes = own_envs.choose(config, out, env, test_envs, resume=resume, settings=settings)
     out = Path(out or default_directory(config))
     keep_freed_memory()
-    with ExitStack() as stack:
+    with rundir.full_disk_explained(out), ExitStack() as stack:
         if config.threads:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(config.threads)
@@ -123,6 +123,8 @@ def train(
             frame_stack=obs_shape[0] // 3,
             discount=config.discount,
         )
+        if tree is not None:
+            tree = rundir.with_sound_replay(run, tree, replay, console.say)
         metrics = stack.enter_context(closing(open_log(config, run, tree)))
         if config.decisions <= config.random_decisions:
             console.say(
@@ -162,17 +164,9 @@ def open_log(config: Config, run: rundir.RunDirectory, tree: dict[str, Any] | No
 
 
 def _finished(run: rundir.RunDirectory, keep_replay: bool) -> Result:
+    final = rundir.read_final_eval(run)
     if keep_replay and run.replay.exists():
         run.replay_kept.touch()
     if not run.replay_kept.exists():  # a later `--resume` must not delete what was kept on purpose
         checkpoint.remove_directory(run.replay)
-    final = rundir.read_json(run.final_eval)
-    return Result(
-        run.path,
-        final["decisions"],
-        final["frames"],
-        final["updates"],
-        finished=True,
-        evaluation=final["modes"],
-        adapted=final["adapted"],
-    )
+    return Result(run.path, finished=True, **final)

@@ -71,6 +71,8 @@ class Training:
     obs: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
     slots_saved: int = 0
     """slots the replay had been given at the last checkpoint"""
+    saved: tuple[int, int, int] | None = None
+    """`progress` at the last checkpoint"""
 
     def __post_init__(self) -> None:
         self._started = time.monotonic()
@@ -96,7 +98,8 @@ class Training:
                 if self.checkpoint_is_due():
                     self.save()
                 self.console.update(at.decisions)
-        self.save()
+        if not self.run.finished and self.progress() != self.saved:
+            self.save()
 
     def decide(self) -> None:
         """One decision, with the update that is due computed while the environment steps."""
@@ -256,7 +259,7 @@ class Training:
         )
 
     def save(self) -> None:
-        """A checkpoint of everything, unless this very decision has one; never of a diverged agent."""
+        """A checkpoint of everything, in place of one of the same decision; never of a diverged agent."""
         self.checked_losses()
         state = self.agent.state()
         for path, tensor in tensors_in(state):
@@ -287,9 +290,14 @@ class Training:
         keep = self.config.keep_checkpoints
         checkpoint.save_checkpoint(self.run.checkpoints, at.decisions, tree, policy, keep=keep)
         self.slots_saved = self.replay.added
+        self.saved = self.progress()
+
+    def progress(self) -> tuple[int, int, int]:
+        """What changes when the run goes on: catch-up updates and evaluations come without a decision."""
+        return self.at.decisions, self.agent.updates, self.at.evaluated
 
     def restore(self, tree: dict[str, Any]) -> None:
-        """Go on where `save` was."""
+        """Continue where `save` was."""
         self.at = Counters(**tree["counters"])
         self.obs = tree["obs"]
         self.losses.load_state(tree["losses"], self.agent.device)
@@ -306,6 +314,7 @@ class Training:
                 "episode is dropped and a new one begins, so the run differs from one that was never interrupted"
             )
             self.begin_episode(seed=resume_seed(self.config.seed, self.at.decisions))
+        self.saved = self.progress()
         self._seconds_before = self.at.seconds
         self._logged_at = (self._started, self.at.decisions)
 

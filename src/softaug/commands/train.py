@@ -22,6 +22,7 @@ from softaug.config import (
 from softaug.errors import UserError
 from softaug.media.notes import media_note
 from softaug.methods import get_method
+from softaug.starting import imports_end_at_ctrl_c
 
 INTERRUPTED = 130
 
@@ -51,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config, out = choose_run(args)
-    from softaug.training import Result, train  # torch takes a second, which mistakes above need not wait for
+    with imports_end_at_ctrl_c():  # torch takes a second, which mistakes above need not wait for
+        from softaug.training import Result, train
 
     result: Result = train(
         config, out, resume=args.resume is not None, keep_replay=args.keep_replay, quiet=args.quiet

@@ -25,6 +25,7 @@ from torch import nn
 
 import softaug
 from softaug.auxiliary.soda import make_head
+from softaug.checkpoint import TENSORS_FILE, check_file
 from softaug.diagnose.measures import COLLAPSED, baseline, compare, encode
 from softaug.diagnose.moments import Look, collect_moments, show_moments
 from softaug.diagnose.picture import draw_pairs
@@ -153,9 +154,10 @@ def diagnose(
 
 def soda_projection(run: Run) -> nn.Module | None:
     """SODA's g of a run's training checkpoint; None for other methods and where only the policy was kept (`best`)."""
-    file = run.checkpoint / "tensors.safetensors"
+    file = run.checkpoint / TENSORS_FILE
     if run.config.row.auxiliary != "soda" or not file.is_file():
         return None
+    check_file(run.checkpoint, TENSORS_FILE)
     prefix = "/agent/auxiliary/g_theta."
     try:
         with safe_open(file, framework="pt") as tensors:
