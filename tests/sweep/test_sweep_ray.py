@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_nodes import Node, free_port, ray_environment, ray_head, ray_node
 from sweeping import flags, grid
 
 from softaug import log
@@ -25,62 +23,22 @@ from softaug.sweep import PlannedRun, on_ray, run_sweep
 from softaug.sweep.supervise import log_path
 
 SHORT = {"decisions": 200, "checkpoint_every": 50}
-BIN = Path(sys.executable).parent
+LONGER = {"decisions": 500, "checkpoint_every": 50}
+"""Time enough to find a node's processes and kill them while its runs train."""
 
 
 @pytest.fixture(scope="module")
 def environment():
-    """Of clusters and drivers: a token of their own, and nothing sent anywhere."""
-    folder = Path(tempfile.mkdtemp(prefix="softaug-ray-"))  # short: Ray puts sockets into it
-    (folder / "token").write_text(uuid.uuid4().hex * 2)
-    yield {
-        **os.environ,
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_TMPDIR": str(folder),
-    }
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def start_head(environment: dict[str, str], port: int) -> tuple[subprocess.Popen[str], str, bool]:
-    """`ray start --head` with two CPUs: the process, what it said, and whether it came up."""
-    options = ("--head", "--block", "--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats")
-    ports = (f"--port={port}", f"--ray-client-server-port={free_port()}")
-    head = subprocess.Popen(
-        [str(BIN / "ray"), "start", *options, *ports],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert head.stdout is not None
-    said = ""
-    for line in head.stdout:
-        said += line
-        if "block forever" in line:
-            return head, said, True
-    head.wait()
-    return head, said, False
+    with ray_environment() as environment:
+        yield environment
 
 
 @pytest.fixture(scope="module")
 def cluster(environment):
     """The address of a cluster."""
     pytest.importorskip("ray")
-    for _ in range(3):  # Ray gives its processes 30 seconds, which a busy machine may not keep
-        port = free_port()
-        head, said, up = start_head(environment, port)
-        if up:
-            break
-    else:
-        raise AssertionError(f"ray start failed:\n{said}")
-    yield f"127.0.0.1:{port}"
-    head.terminate()
-    head.communicate(timeout=60)
+    with ray_head(environment) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +50,13 @@ def reference(tmp_path_factory) -> list[PlannedRun]:
     return runs
 
 
-def start_sweep(out: Path, environment: dict[str, str], *options: str) -> subprocess.Popen[str]:
+def start_sweep(
+    out: Path, environment: dict[str, str], *options: str, config: dict[str, Any] = SHORT
+) -> subprocess.Popen[str]:
     command = [
-        str(BIN / "softaug"),
+        sys.executable,
+        "-m",
+        "softaug.cli",
         "sweep",
         "--out",
         str(out),
@@ -105,7 +67,7 @@ def start_sweep(out: Path, environment: dict[str, str], *options: str) -> subpro
         "--json",
     ]
     return subprocess.Popen(
-        [*command, *flags(**SHORT), *options],
+        [*command, *flags(**config), *options],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -176,6 +138,57 @@ def test_killed_workers_and_a_complete_and_correct_sweep(cluster, environment, r
     assert answer["finished"] == 2 and [run["attempts"] for run in answer["runs"]] == [2, 2]
     for run, untouched in zip(runs, reference, strict=True):
         assert_equal_runs(run, untouched)
+
+
+def trained_on(node: Node, runs: list[PlannedRun]) -> list[PlannedRun]:
+    """Those of `runs` that are being trained on `node`."""
+    processes = node.processes()
+    found = []
+    for run in runs:
+        with contextlib.suppress(AssertionError):  # it waits, or is finished
+            if trainer(run) in processes:
+                found.append(run)
+    return found
+
+
+def wait_for_training(node: Node, runs: list[PlannedRun], sweep: subprocess.Popen[str]) -> None:
+    """Until `node` trains one of `runs` that has saved a checkpoint."""
+    until = time.monotonic() + 300
+    while sweep.poll() is None and time.monotonic() < until:
+        if any(list((run.directory / "checkpoints").glob("0*")) for run in trained_on(node, runs)):
+            return
+        time.sleep(0.05)
+    sweep.kill()
+    raise AssertionError(sweep.communicate())
+
+
+@pytest.mark.slow
+def test_a_node_dies_and_the_other_finishes_its_runs(environment, tmp_path):
+    pytest.importorskip("ray")
+    untouched = grid(tmp_path / "local", 4, **LONGER)
+    outcomes = run_sweep(untouched, workers=2, cpus_per_run=1, quiet=True)
+    assert [outcome.state for outcome in outcomes] == ["finished"] * 4, outcomes
+    runs = grid(tmp_path / "ray", 4, **LONGER)
+    with ray_head(environment) as address, ray_node(environment, address) as doomed:
+        sweep = start_sweep(
+            tmp_path / "ray", environment, "--address", address, "--seeds", "0-3", config=LONGER
+        )
+        try:
+            wait_for_training(doomed, runs, sweep)
+            lost = trained_on(doomed, runs)
+            doomed.kill()
+            lost = [run for run in lost if run.begun() != "finished"]
+            assert lost and len(lost) < 4, "the sweep was to use both nodes"
+            output, said = sweep.communicate(timeout=600)
+        finally:
+            sweep.kill()
+    assert sweep.returncode == 0, said
+    answer = json.loads(output)
+    assert answer["finished"] == 4, answer
+    attempts = [run["attempts"] for run in answer["runs"]]
+    assert attempts == [2 if run in lost else 1 for run in runs]
+    for run, other in zip(runs, untouched, strict=True):
+        assert_equal_runs(run, other)
 
 
 @pytest.mark.slow

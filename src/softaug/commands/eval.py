@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from softaug.envs.factory import (
     own_spec,
 )
 from softaug.errors import UserError
-from softaug.evaluation import Episode, play_episodes, summarise, tasks_of
+from softaug.evaluation import Episode, Task, play_episodes, summarise, tasks_of
 from softaug.files import write_atomically
 from softaug.media.notes import media_note
 from softaug.runs import Run, load_run
@@ -111,82 +111,130 @@ def run(args: argparse.Namespace) -> int:
 
 def evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Path]:
     """Play what is missing and write the results; also the file they are in."""
-    trained = with_media(load_run(args.run_dir, args.checkpoint), args)
-    modes = default_modes(trained.config) if args.modes is None else parse_modes(args.modes, trained.config)
-    variants = [args.adapt] if args.adapt is not None else [False, True][: 1 + trained.config.row.adapts]
-    check_adapt(trained, args.adapt)
-    tasks_of(modes, args.episodes)
-    check_own_envs(trained.config, modes)
-    out = args.out or _default_path(trained, args, modes)
-    if out.is_dir():
-        raise UserError(f"{out} is a directory; give --out the name of a file")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        journal = Journal(journal_path(out, trained, args))
-    except OSError as error:
-        raise UserError(f"cannot write to {out} ({error.strerror}); give --out another place") from None
-
-    rows: list[dict[str, Any]] = []
-    sources = {mode: media_facts(trained.config, mode) for mode in modes}
-    with journal, EpisodeProgress(len(modes) * args.episodes * len(variants)) as progress:
+    with RunEvaluation(args) as evaluation, EpisodeProgress(evaluation.total) as progress:
+        for episode in evaluation.reused:
+            progress.advance(episode, reused=True)
         try:
-            for adapt in variants:
-                keys = {mode: episode_key(trained, args.seed, adapt, sources[mode]) for mode in modes}
-                played = _play(trained, adapt, modes, keys, journal, progress, args)
-                for mode, summary in summarise(played, modes).items():
-                    note = media_note(mode, summary["media"], sources[mode])
-                    rows.append({"mode": mode, "adapt": adapt, "note": note, **summary})
+            for adapt in evaluation.variants:
+                with contextlib.closing(_play(evaluation, adapt, args.workers)) as played:
+                    for episode in played:
+                        evaluation.add(adapt, episode)
+                        progress.advance(episode)
         except KeyboardInterrupt:
             progress.say(
-                f"{progress.done} of {progress.total} episodes are kept in {journal.path}; "
+                f"{progress.done} of {progress.total} episodes are kept in {evaluation.journal.path}; "
                 "start the same command again to go on"
             )
             raise
-    report = {
-        "run": str(args.run_dir),
-        "task": trained.config.task,
-        "method": trained.config.method,
-        "train_seed": trained.config.seed,
-        "checkpoint": trained.checkpoint.name,
-        "decisions": trained.decisions,
-        "weights_sha256": trained.sha256,
-        "eval_seed": args.seed,
-        "softaug": softaug.__version__,
-        "media": sources,
-        "results": rows,
-    }
-    write_atomically(out, json.dumps(report, indent=1) + "\n")
-    return report, out
+    return evaluation.write(), evaluation.out
 
 
-def _play(
-    trained: Run,
-    adapt: bool,
-    modes: Sequence[str],
-    keys: dict[str, str],
-    journal: Journal,
-    progress: EpisodeProgress,
-    args: argparse.Namespace,
-) -> list[Episode]:
-    """Every episode, from the journal or played now."""
-    tasks = tasks_of(modes, args.episodes)
-    found = [journal.get(keys[task.mode], task.mode, task.episode) for task in tasks]
-    played = [episode for episode in found if episode is not None]
-    for episode in played:
-        progress.advance(episode, reused=True)
-    todo = [task for task, episode in zip(tasks, found, strict=True) if episode is None]
+class RunEvaluation:
+    """The evaluation of one run: which episodes there are, which are missing, and the results of all of them.
+
+    Who plays the missing ones (`todo`) hands each to `add`; `write` then writes the results. Closing it closes the
+    journal.
+    """
+
+    def __init__(self, args: argparse.Namespace):
+        trained = with_media(load_run(args.run_dir, args.checkpoint), args)
+        modes = (
+            default_modes(trained.config) if args.modes is None else parse_modes(args.modes, trained.config)
+        )
+        check_adapt(trained, args.adapt)
+        tasks = tasks_of(modes, args.episodes)
+        check_own_envs(trained.config, modes)
+        self.trained, self.modes, self.seed = trained, modes, args.seed
+        self.out: Path = args.out or _default_path(trained, args, modes)
+        self.variants = (
+            [args.adapt] if args.adapt is not None else [False, True][: 1 + trained.config.row.adapts]
+        )
+        """with and without adaptation at test time"""
+        self.total = len(tasks) * len(self.variants)
+        self.sources = {mode: media_facts(trained.config, mode) for mode in modes}
+        self._given_path = args.run_dir
+        self._keys = {
+            (adapt, mode): episode_key(trained, args.seed, adapt, self.sources[mode])
+            for adapt in self.variants
+            for mode in modes
+        }
+        self.journal = self._open_journal(args)
+        self._played: dict[bool, list[Episode]] = {adapt: [] for adapt in self.variants}
+        self._todo: dict[bool, list[Task]] = {adapt: [] for adapt in self.variants}
+        for adapt in self.variants:
+            for task in tasks:
+                found = self.journal.get(self._keys[adapt, task.mode], task.mode, task.episode)
+                if found is None:
+                    self._todo[adapt].append(task)
+                else:
+                    self._played[adapt].append(found)
+
+    def _open_journal(self, args: argparse.Namespace) -> Journal:
+        if self.out.is_dir():
+            raise UserError(f"{self.out} is a directory; give --out the name of a file")
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            return Journal(journal_path(self.out, self.trained, args))
+        except OSError as error:
+            raise UserError(
+                f"cannot write to {self.out} ({error.strerror}); give --out another place"
+            ) from None
+
+    @property
+    def reused(self) -> list[Episode]:
+        """Every episode that need not be played (any more)."""
+        return [episode for adapt in self.variants for episode in self._played[adapt]]
+
+    def todo(self, adapt: bool) -> list[Task]:
+        """The episodes that were missing at the start."""
+        return self._todo[adapt]
+
+    def add(self, adapt: bool, episode: Episode) -> None:
+        """Keep an episode that was played, on the disk at once."""
+        self.journal.add(self._keys[adapt, episode.mode], episode)
+        self._played[adapt].append(episode)
+
+    def write(self) -> dict[str, Any]:
+        """Write the results of all episodes to `out` and return them."""
+        rows: list[dict[str, Any]] = []
+        for adapt in self.variants:
+            for mode, summary in summarise(self._played[adapt], self.modes).items():
+                note = media_note(mode, summary["media"], self.sources[mode])
+                rows.append({"mode": mode, "adapt": adapt, "note": note, **summary})
+        report = {
+            "run": str(self._given_path),
+            "task": self.trained.config.task,
+            "method": self.trained.config.method,
+            "train_seed": self.trained.config.seed,
+            "checkpoint": self.trained.checkpoint.name,
+            "decisions": self.trained.decisions,
+            "weights_sha256": self.trained.sha256,
+            "eval_seed": self.seed,
+            "softaug": softaug.__version__,
+            "media": self.sources,
+            "results": rows,
+        }
+        write_atomically(self.out, json.dumps(report, indent=1) + "\n")
+        return report
+
+    def __enter__(self) -> RunEvaluation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.__exit__()
+
+
+def _play(evaluation: RunEvaluation, adapt: bool, workers: int) -> Generator[Episode, None, None]:
+    """The missing episodes, played in this process or in `workers`."""
+    todo, trained = evaluation.todo(adapt), evaluation.trained
     if not todo:
-        return played
+        return
     with contextlib.closing(
         play_episodes(
-            trained.policy(adapt), ConfigEnvs(trained.config), todo, args.seed, workers=args.workers
+            trained.policy(adapt), ConfigEnvs(trained.config), todo, evaluation.seed, workers=workers
         )
     ) as episodes:
-        for episode in episodes:
-            journal.add(keys[episode.mode], episode)
-            played.append(episode)
-            progress.advance(episode)
-    return played
+        yield from episodes
 
 
 def with_media(trained: Run, args: argparse.Namespace) -> Run:
@@ -297,10 +345,10 @@ class Journal:
 class EpisodeProgress:
     """On stderr: a bar with rate and time left on a terminal, else a line now and then."""
 
-    def __init__(self, total: int):
+    def __init__(self, total: int, *, quiet: bool = False):
         self.total, self.done, self._played, self._decisions = total, 0, 0, 0
         self._start = self._last_line = time.monotonic()
-        self._console = Console(file=sys.stderr, highlight=False)
+        self._console = Console(file=sys.stderr, highlight=False, quiet=quiet)
         self._bar = Progress(
             TextColumn("[bold]{task.description:<22}"),
             BarColumn(),

@@ -24,6 +24,7 @@ from softaug.reproduce.making import (
     Evaluating,
     check_images,
     evaluate,
+    evaluate_on_ray,
     parse_seed_count,
     plan_evaluations,
     plan_runs,
@@ -103,7 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--eval-workers",
         type=int,
         metavar="N",
-        help="processes for the last evaluation; by default as many as `softaug eval` takes",
+        help="processes for the last evaluation, with Ray CPUs of the cluster; by default as many as `softaug eval` "
+        "takes, with Ray all",
     )
     how.add_argument("--dry-run", action="store_true", help="say what would be made; make nothing")
     how.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -216,6 +218,15 @@ def _train(args: argparse.Namespace, missing: Sequence[PlannedRun], progress: Co
 def _evaluate(
     args: argparse.Namespace, jobs: Sequence[Evaluating], episodes: int, progress: Console, console: Console
 ) -> None:
+    def warn(job: Evaluating, reason: str) -> None:
+        _say(console, f"warning: {job.path} was not evaluated in {', '.join(job.modes)}: {reason}")
+
+    if args.backend == "ray" and jobs:
+        _say(progress, f"evaluating {count([len(jobs)], 'run')} on Ray, {episodes} episodes per mode")
+        evaluate_on_ray(
+            jobs, episodes, address=args.address, workers=args.eval_workers, quiet=args.quiet, warn=warn
+        )
+        return
     for number, job in enumerate(jobs, start=1):
         _say(
             progress,
@@ -226,7 +237,7 @@ def _evaluate(
                 raise UserError(job.problem)
             evaluate(job, episodes, args.eval_workers)
         except UserError as error:  # a run without checkpoints, say: its own last evaluation has to do
-            _say(console, f"warning: {job.path} was not evaluated in {', '.join(job.modes)}: {error}")
+            warn(job, str(error))
 
 
 def _write(

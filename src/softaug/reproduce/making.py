@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from softaug.reproduce.grids import Item, SamplesItem, TableItem
 from softaug.results import RunRecord, is_run, read_run
 
 if TYPE_CHECKING:
+    from softaug.commands.eval import RunEvaluation
     from softaug.sweep import PlannedRun
 
 EPISODES = {"paper": 100, "small": 10}
@@ -123,6 +125,12 @@ def evaluate(job: Evaluating, episodes: int, workers: int | None) -> None:
     """`softaug eval` on the run's last weights; episodes that were played before are not played again."""
     from softaug.commands import eval as command
 
+    command.evaluate_run(_eval_arguments(job, episodes, workers))
+
+
+def _eval_arguments(job: Evaluating, episodes: int, workers: int | None = None) -> argparse.Namespace:
+    from softaug.commands import eval as command
+
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     words = [str(job.path), "--modes", ",".join(job.modes), "--episodes", str(episodes)]
@@ -130,7 +138,73 @@ def evaluate(job: Evaluating, episodes: int, workers: int | None) -> None:
         words += ["--workers", str(workers)]
     if job.adapt:
         words.append("--adapt")
-    command.evaluate_run(parser.parse_args(words))
+    return parser.parse_args(words)
+
+
+def evaluate_on_ray(
+    jobs: Sequence[Evaluating],
+    episodes: int,
+    *,
+    address: str | None,
+    workers: int | None,
+    quiet: bool,
+    warn: Callable[[Evaluating, str], None],
+) -> None:
+    """What `evaluate` does for every job, with the episodes of all of them spread over a Ray cluster.
+
+    The results are the same files with the same numbers. An episode is written to its run's journal as soon as it is
+    back, so that the same command continues after Ctrl-C. warn: told why a job was not evaluated.
+    """
+    from softaug.commands.eval import EpisodeProgress, RunEvaluation
+    from softaug.sweep.episodes_on_ray import EpisodesJob, play_on_ray
+
+    handed: list[tuple[Evaluating, RunEvaluation, bool]] = []  # by the number of what was handed to Ray
+    left: list[int] = []  # episodes still out, of the same
+    failed: set[Evaluating] = set()
+
+    def hand_out(stack: contextlib.ExitStack, progress: EpisodeProgress) -> Iterator[EpisodesJob]:
+        for job in jobs:
+            try:
+                if job.problem:
+                    raise UserError(job.problem)
+                evaluation = stack.enter_context(RunEvaluation(_eval_arguments(job, episodes)))
+            except UserError as error:  # a run without checkpoints, say: its own last evaluation has to do
+                warn(job, str(error))
+                continue
+            for episode in evaluation.reused:
+                progress.advance(episode, reused=True)
+            (adapt,) = evaluation.variants
+            todo = tuple(evaluation.todo(adapt))
+            if not todo:
+                _write(evaluation)
+                continue
+            handed.append((job, evaluation, adapt))
+            left.append(len(todo))
+            yield EpisodesJob(evaluation.trained.policy(adapt), todo, evaluation.seed, evaluation.sources)
+
+    total = episodes * sum(len(job.modes) for job in jobs if not job.problem)
+    with contextlib.ExitStack() as stack, EpisodeProgress(total, quiet=quiet) as progress:
+        results = play_on_ray(hand_out(stack, progress), address=address, workers=workers)
+        try:
+            for played in stack.enter_context(contextlib.closing(results)):
+                job, evaluation, adapt = handed[played.job]
+                if played.error and job not in failed:
+                    failed.add(job)
+                    warn(job, played.error)
+                for episode in played.episodes:
+                    evaluation.add(adapt, episode)
+                    progress.advance(episode)
+                left[played.job] -= len(played.episodes)
+                if not left[played.job]:
+                    _write(evaluation)
+        except KeyboardInterrupt:
+            progress.say(f"{progress.done} of {progress.total} episodes are kept; the same command continues")
+            raise
+
+
+def _write(evaluation: RunEvaluation) -> None:
+    with evaluation:  # its journal is complete
+        evaluation.write()
 
 
 def read_again(records: Iterable[RunRecord], made: Iterable[PlannedRun]) -> list[RunRecord]:
