@@ -41,7 +41,7 @@ class ConvStack(nn.Module):
             assert isinstance(conv, nn.Conv2d)
             if i == 0 and self.pixels:
                 # Dividing the few weights by 255 instead of the many pixels saves a pass over the batch.
-                x = F.conv2d(x.to(torch.float32), conv.weight / 255, conv.bias, conv.stride)
+                x = F.conv2d(x.to(conv.weight.dtype), conv.weight / 255, conv.bias, conv.stride)
             else:
                 # In place where x is our own convolution's output, which nothing else needs.
                 x = conv(F.relu(x, inplace=i > 0))
