@@ -56,11 +56,12 @@ def test_all_files_and_both_mirrorings_are_drawn(folder):
 def test_crop_shows_the_right_part(tmp_path, make_image, name):
     """A quarter of the area from the lower right corner; the same for JPEG, which is decoded at reduced size."""
     path = make_image(tmp_path / name, width=800, height=800)
-    crop = load_crop(path, np.array([0.25, 1.0, 1.0, 1.0, 0.0]), 20, 20).astype(np.float64)
+    corner = np.array([0.999, 0.999, 0.9, 0.25, 1.0])  # x, y, flip; a share of the area and an aspect ratio
+    crop = load_crop(path, corner, 20, 20).astype(np.float64)
     expected = 127.5 + 127.5 * (np.arange(20) + 0.5) / 20
     np.testing.assert_allclose(crop[..., 0].mean(axis=0), expected, atol=3)
     np.testing.assert_allclose(crop[..., 1].mean(axis=1), expected, atol=3)
-    mirrored = load_crop(path, np.array([0.25, 1.0, 1.0, 1.0, 1.0]), 20, 20)
+    mirrored = load_crop(path, np.array([0.999, 0.999, 0.1, 0.25, 1.0]), 20, 20)
     np.testing.assert_array_equal(mirrored[:, ::-1], crop)
 
 

@@ -1,8 +1,8 @@
 """Overlay pictures from a folder: any tree of JPEG, PNG or WebP files, such as Places365.
 
-A sample is a random resized crop (8 to 100% of the area, aspect ratio 3/4 to 4/3) and, half of the time, its mirror
-image. A picture smaller than the output is enlarged. A file that cannot be decoded is replaced by the next good
-one, so samples stay a function of the random generator and the files alone.
+A sample is a random resized crop and, half of the time, its mirror image (see `crops`). An image smaller than the
+output is enlarged. A file that cannot be decoded is replaced by the next good one, so samples stay a function of the
+random generator and the files alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from PIL import Image
 from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.media import home
+from softaug.media.crops import crop_boxes, draw_crops
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 INDEX_CACHE_FROM = 20_000  # files; a smaller tree is scanned each time, which takes less than a second
@@ -93,28 +94,25 @@ class FileIndex:
         return index
 
 
-def load_crop(path: Path, crop: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Decode a picture and cut out `crop` = (area share, aspect ratio, x, y, flip), each but the ratio in 0..1.
+def load_crop(path: Path, draw: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Decode an image and cut out the crop that `draw`, a row of `crops.draw_crops`, means in it.
 
     Returns uint8 (height, width, 3).
     """
-    share, ratio, x, y, flip = crop.tolist()
     with Image.open(path) as image:
         full_width, full_height = image.size
-        area = share * full_width * full_height
-        crop_width = min((area * ratio) ** 0.5, full_width)
-        crop_height = min((area / ratio) ** 0.5, full_height)
+        boxes, flips = crop_boxes(draw[None], full_width, full_height)
+        left, top, crop_width, crop_height = boxes[0].tolist()
         # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size, which is faster; never below the size needed.
         image.draft(
             "RGB", (int(full_width * width / crop_width) + 1, int(full_height * height / crop_height) + 1)
         )
         scale_x, scale_y = image.size[0] / full_width, image.size[1] / full_height
-        left, top = x * (full_width - crop_width), y * (full_height - crop_height)
-        right, bottom = min(left + crop_width, full_width), min(top + crop_height, full_height)
-        box = (left * scale_x, top * scale_y, right * scale_x, bottom * scale_y)
+        right, bottom = (left + crop_width) * scale_x, (top + crop_height) * scale_y
+        box = (left * scale_x, top * scale_y, min(right, image.size[0]), min(bottom, image.size[1]))
         resized = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box)
     pixels = np.asarray(resized)
-    return pixels[:, ::-1] if flip else pixels
+    return pixels[:, ::-1] if flips[0] else pixels
 
 
 class FolderImages:
@@ -151,16 +149,7 @@ class FolderImages:
     def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
         """`count` pictures, uint8 (count, height, width, 3), decoded by several threads."""
         which = rng.integers(len(self), size=count).tolist()
-        crops = np.stack(
-            [
-                rng.uniform(0.08, 1.0, count),
-                np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3), count)),
-                rng.random(count),
-                rng.random(count),
-                rng.random(count) < 0.5,
-            ],
-            axis=1,
-        )
+        draws = draw_crops(count, rng)
         images = np.empty((count, height, width, 3), np.uint8)
         found_bad: set[int] = set()
 
@@ -170,7 +159,7 @@ class FolderImages:
                 if index in self._bad:
                     continue
                 try:
-                    images[i] = load_crop(self.path(index), crops[i], height, width)
+                    images[i] = load_crop(self.path(index), draws[i], height, width)
                     return
                 except DECODE_ERRORS:
                     found_bad.add(index)
