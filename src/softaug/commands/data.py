@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from softaug.media.catalogue import CATALOGUE, find
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``softaug data list | add NAME PATH | remove NAME | check [NAME] | download NAME``."""
+    """``softaug data list | add NAME PATH | remove NAME | check [NAME] | download NAME | pack NAME``."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     action = actions.add_parser("list", help="the catalogue and what is registered on this computer")
     action.add_argument("--json", action="store_true", help="print JSON")
@@ -32,11 +33,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument(
         "--keep-archive", action="store_true", help="keep the downloaded file after unpacking"
     )
+    action = actions.add_parser(
+        "pack",
+        help="decode overlay images once, into one file that training then reads by itself",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    action.add_argument("name", help="registered images, or a folder of images")
+    action.add_argument("--count", type=int, default=20_000, help="how many images, spread over the folder")
+    action.add_argument("--size", type=int, default=256, help="stored height and width in pixels")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; `check` returns 1 when something is damaged."""
-    actions = {"list": _list, "add": _add, "remove": _remove, "check": _check, "download": _download}
+    actions = {
+        "list": _list,
+        "add": _add,
+        "remove": _remove,
+        "check": _check,
+        "download": _download,
+        "pack": _pack,
+    }
     return actions[args.action](args)
 
 
@@ -109,7 +125,7 @@ def _contents(kind: str, folder: Path) -> str:
     if kind == "images":
         from softaug.media.folder_images import FolderImages
 
-        return f"{len(FolderImages(folder)):,} images"
+        return f"{len(FolderImages(folder, packed=False)):,} images"
     if kind == "videos":
         from softaug.media.video_files import videos_in
 
@@ -200,4 +216,34 @@ def _download(args: argparse.Namespace) -> int:
 
         folder = download_dataset(dataset, progress, folder=args.to, keep_archive=args.keep_archive)
     print(f"registered '{dataset.name}': {folder}")
+    return 0
+
+
+def _pack(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from softaug.media import folder_of
+    from softaug.media.packed_images import build
+
+    if args.count < 1 or args.size < 1:
+        raise UserError("--count and --size take whole numbers from 1.")
+    folder = folder_of(args.name, "images")
+    rate = TextColumn("{task.fields[rate]}")
+    columns = (TextColumn("packing"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("pack", total=args.count, rate="")
+        begun: tuple[float, int] | None = None
+
+        def progress(done: int, total: int) -> None:
+            nonlocal begun
+            if begun is None:  # what an earlier call had packed must not count as this one's speed
+                begun = (time.monotonic(), done)
+                bar.reset(task, total=total, completed=done)
+            seconds = max(time.monotonic() - begun[0], 1e-9)
+            bar.update(task, completed=done, rate=f"{(done - begun[1]) / seconds:.0f} images/s")
+
+        path = build(folder, args.count, args.size, progress)
+    print(f"packed {folder} ({_size(path.stat().st_size)}): {path}")
     return 0

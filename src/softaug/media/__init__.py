@@ -37,7 +37,7 @@ def image_source(spec: str | Path | None = None, *, seed: int = 0) -> ImageSourc
         return ProceduralImages(seed)
     from softaug.media.folder_images import FolderImages
 
-    return FolderImages(_folder(spec, "images"))
+    return FolderImages(folder_of(spec, "images"))
 
 
 def video_source(level: str, videos: str | Path | Sequence[str | Path] | None = None) -> VideoSource:
@@ -64,14 +64,14 @@ def video_source(level: str, videos: str | Path | Sequence[str | Path] | None = 
         return FileVideos(videos)
     if Path(videos).expanduser().is_file():
         return FileVideos([videos], origin=videos)
-    folder = _folder(videos, "videos")
+    folder = folder_of(videos, "videos")
     root = official.find_root(folder)
     if root is not None and (files := official.video_files(root, level)):
         return FileVideos(files, kind="official", origin=files[0].parent)
     return FileVideos(videos_in(folder), origin=folder)
 
 
-def _folder(spec: str | Path, what: str) -> Path:
+def folder_of(spec: str | Path, what: str) -> Path:
     """The folder behind a registered name or a path."""
     datasets = home.registered()
     if isinstance(spec, str) and spec in datasets:

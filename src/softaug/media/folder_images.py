@@ -2,7 +2,8 @@
 
 A sample is a random resized crop and, half of the time, its mirror image (see `crops`). An image smaller than the
 output is enlarged. A file that cannot be decoded is replaced by the next good one, so samples stay a function of the
-random generator and the files alone.
+random generator and the files alone. If the folder has been packed (see `packed_images`), decoded images are taken
+from the pack.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import struct
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ class FileIndex:
     """The paths of many pictures as one block of bytes: 1.8 million of them take little memory and load at once."""
 
     def __init__(self, content: np.ndarray) -> None:
-        self._content = content  # paths, each ended by a zero byte
+        self.content = content  # paths, each ended by a zero byte
         self._ends = np.flatnonzero(content == 0)
 
     def __len__(self) -> int:
@@ -66,7 +68,7 @@ class FileIndex:
     def __getitem__(self, index: int) -> str:
         """Path number `index`, relative to the folder."""
         start = 0 if index == 0 else int(self._ends[index - 1]) + 1
-        return os.fsdecode(self._content[start : int(self._ends[index])].tobytes())
+        return os.fsdecode(self.content[start : int(self._ends[index])].tobytes())
 
     @classmethod
     def of(cls, folder: Path) -> FileIndex:
@@ -115,24 +117,39 @@ def load_crop(path: Path, draw: np.ndarray, height: int, width: int) -> np.ndarr
     return pixels[:, ::-1] if flips[0] else pixels
 
 
+def load_whole(path: Path, size: int) -> tuple[np.ndarray, tuple[int, int]]:
+    """A whole image resized to uint8 (size, size, 3), whatever its shape, and its own width and height."""
+    with Image.open(path) as image:
+        original = image.size
+        image.draft("RGB", (size, size))
+        resized = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(resized), original
+
+
 class FolderImages:
-    """Pictures of a folder tree; see the module's text."""
+    """Images of a folder tree; see the module's text.
+
+    packed: take them from the folder's pack, if there is one that matches.
+    """
 
     kind = "folder"
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, packed: bool = True) -> None:
         self.folder = Path(folder).expanduser()
         if not self.folder.is_dir():
             raise UserError(f"there is no image folder {self.folder}.")
         self._index = FileIndex.of(self.folder)
         if not len(self._index):
             raise UserError(f"the folder {self.folder} holds no images ({', '.join(SUFFIXES)}).")
+        from softaug.media.packed_images import open_pack  # it imports this module, and torch
+
+        self._pack = open_pack(self.folder, self._index) if packed else None
         self._bad: set[int] = set()
         self._workers: tuple[int, ThreadPoolExecutor] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy sent to another process has its own workers."""
-        return FolderImages, (self.folder,)
+        return partial(FolderImages, packed=self._pack is not None), (self.folder,)
 
     def __len__(self) -> int:
         """Number of files."""
@@ -144,10 +161,15 @@ class FolderImages:
 
     def describe(self) -> dict[str, Any]:
         """Facts for logs and checkpoints."""
-        return {"kind": self.kind, "path": str(self.folder), "images": len(self)}
+        facts = {"kind": self.kind, "path": str(self.folder), "images": len(self)}
+        if self._pack is not None:
+            facts["packed"] = {"images": len(self._pack), "size": self._pack.size}
+        return facts
 
     def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-        """`count` pictures, uint8 (count, height, width, 3), decoded by several threads."""
+        """`count` pictures, uint8 (count, height, width, 3), decoded or resized by several threads."""
+        if self._pack is not None:
+            return self._pack.sample(count, height, width, rng, self._pool())
         which = rng.integers(len(self), size=count).tolist()
         draws = draw_crops(count, rng)
         images = np.empty((count, height, width, 3), np.uint8)
