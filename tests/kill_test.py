@@ -32,7 +32,7 @@ from softaug.rundir import git_commit
 
 KILLS_PER_RUN = 4
 REAL = {
-    "task": "cartpole_swingup", "preset": "small", "decisions": 100, "random_decisions": 40, "initial_updates": 15,
+    "task": "cartpole_swingup", "preset": "small", "decisions": 100, "random_decisions": 40, "initial_updates": 15, "action_repeat": 20,
     "batch_size": 16, "aux_batch_size": 16, "image_size": 36, "crop_size": 32, "checkpoint_every": 20, "eval_every": 0,
     "eval_episodes": 1, "eval_modes": ("train",), "images": "procedural", "threads": 1, "replay_capacity": 60,
     "tensorboard": False, "device": "cpu",
