@@ -32,7 +32,7 @@ from softaug.rundir import git_commit
 
 KILLS_PER_RUN = 4
 REAL = {
-    "task": "cartpole_swingup", "preset": "small", "decisions": 100, "random_decisions": 40, "initial_updates": 15,
+    "task": "cartpole_swingup", "preset": "small", "decisions": 100, "random_decisions": 40, "initial_updates": 15, "action_repeat": 20,
     "batch_size": 16, "aux_batch_size": 16, "image_size": 36, "crop_size": 32, "checkpoint_every": 20, "eval_every": 0,
     "eval_episodes": 1, "eval_modes": ("train",), "images": "procedural", "threads": 1, "replay_capacity": 60,
     "tensorboard": False, "device": "cpu",
@@ -54,22 +54,32 @@ class Scenario:
 
 def scenarios() -> dict[str, Scenario]:
     return {
-        "soda": Scenario(tiny_config(method="soda_overlay")),
-        "curl, environment in its own process": Scenario(
-            tiny_config(method="curl", env_process=True, n_step=3)
-        ),
-        "pad": Scenario(tiny_config(method="pad", decisions=160)),
+        "soda": Scenario(tiny(method="soda_overlay")),
+        "curl, environment in its own process": Scenario(tiny(method="curl", env_process=True, n_step=3)),
+        "pad": Scenario(tiny(method="pad")),
         "soda, wrapping replay, irregular episodes": Scenario(
-            tiny_config(method="soda_overlay", replay_capacity=70, checkpoint_every=20), terminates=True
+            tiny(method="soda_overlay", replay_capacity=40, checkpoint_every=15), terminates=True
         ),
-        "sac, wrapping replay in RAM": Scenario(tiny_config(replay_capacity=70, replay_memory="ram")),
+        "sac, wrapping replay in RAM": Scenario(tiny(replay_capacity=40, replay_memory="ram")),
         "sac, checkpoint before the catch-up updates": Scenario(
-            tiny_config(checkpoint_every=30, initial_updates=150, decisions=150)
+            tiny(random_decisions=50, initial_updates=60)
         ),
         "soda, cartpole_swingup, wrapping replay": Scenario(make_config(method="soda", **REAL), real=True),
         "curl, cartpole_swingup, wrapping replay": Scenario(make_config(method="curl", **REAL), real=True),
         "pad, cartpole_swingup, wrapping replay": Scenario(make_config(method="pad", **REAL), real=True),
     }
+
+
+def tiny(**overrides: Any) -> Config:
+    """A run of a second or two, most of it after the first checkpoint."""
+    sizes = {
+        "decisions": 120,
+        "random_decisions": 40,
+        "checkpoint_every": 25,
+        "eval_every": 60,
+        "eval_episodes": 1,
+    }
+    return tiny_config(**{**sizes, **overrides})
 
 
 def train_real(config: Config, out: Path) -> None:
