@@ -36,7 +36,10 @@ def test_every_command_has_help(command, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["train", "--method", "sodaa", "--out", "x"], "unknown method 'sodaa'; choose one of sac,"),
+        (
+            ["train", "--method", "sodaa", "--out", "x"],
+            "unknown method 'sodaa'; did you mean soda? Choose one of sac,",
+        ),
         (["train", "--preset", "huge", "--out", "x"], "unknown preset 'huge'; choose one of paper, small"),
         (["train", "--task", "walker_fly", "--out", "x"], "walker_fly"),
         (["train", "--resume", "no/such/run"], "no/such/run"),

@@ -92,9 +92,9 @@ def test_methods_that_shift_render_at_the_networks_size(method: str):
         ({"seed": -1}, "seed must not be negative"),
         ({"discount": 1.5}, "discount must lie between 0 and 1"),
         ({"critic_lr": 0.0}, "critic_lr must be positive"),
-        ({"method": "sodaa"}, "unknown method 'sodaa'; choose one of sac, "),
+        ({"method": "sodaa"}, r"unknown method 'sodaa'; did you mean soda\? Choose one of sac, "),
         ({"preset": "large"}, "unknown preset 'large'; choose one of paper, small"),
-        ({"device": "gpu"}, "unknown device 'gpu'; choose one of auto, cpu, cuda, mps"),
+        ({"device": "gpu"}, r"unknown device 'gpu'; did you mean cpu\? Choose one of auto, cpu, cuda, mps"),
         ({"crop_size": 101}, "crop_size 101 is larger than image_size 100"),
         ({"filters": (32,)}, r"filters \(1\) and strides \(11\)"),
         ({"random_decisions": 3}, "random_decisions 3 is too few for a batch of 128"),
@@ -119,7 +119,10 @@ def test_the_smallest_crop_the_encoder_can_take_is_allowed():
 
 
 def test_an_unknown_field_lists_the_valid_ones():
-    with pytest.raises(UserError, match=r"unknown config field batchsize; the fields are .*batch_size"):
+    with pytest.raises(
+        UserError,
+        match=r"unknown config field 'batchsize'; did you mean batch_size\? Choose one of .*discount",
+    ):
         make_config(batchsize=3)
 
 
@@ -187,7 +190,7 @@ def test_a_config_of_another_version_names_its_fields(tmp_path: Path):
     with pytest.raises(UserError, match=r"unknown or missing fields \(bacth_size, batch_size\)"):
         Config.from_json(values)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UserError, match="not valid JSON"):
+    with pytest.raises(UserError, match="is damaged"):
         read_config(tmp_path / "config.json")
     with pytest.raises(UserError, match="does not exist"):
         read_config(tmp_path / "none.json")
@@ -212,7 +215,7 @@ def test_a_config_with_a_value_of_the_wrong_type_names_it(field: str, value: obj
 @pytest.mark.parametrize("content", [b"null", b"[]", b'"text"', b"\xff\xfe\x00"])
 def test_a_config_file_that_holds_something_else_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"config\.json (holds no config|is not valid JSON)"):
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
         read_config(tmp_path / "config.json")
 
 

@@ -52,7 +52,7 @@ def pixels(count: int) -> np.ndarray:
 
 
 def encounter(count: int) -> Encounter:
-    return Encounter(pixels(count), np.array([-0.2, 0.0]), np.array([0.2, 5.0]))
+    return Encounter(pixels(count), [-0.2, 0.0], [0.2, 5.0])
 
 
 @pytest.mark.parametrize("batch", [1, 3, 70])
@@ -121,7 +121,7 @@ def test_real_observations_are_what_the_policy_meets(tmp_path: Path) -> None:
     assert observations.shape == (10, 6, SIZE, SIZE) and observations.dtype == np.uint8
     assert len(np.unique(observations.reshape(10, -1), axis=0)) > 2
     np.testing.assert_array_equal(observations[1][:3], observations[0][3:])  # consecutive frames
-    assert (low.tolist(), high.tolist()) == ([-1, -1], [1, 1])
+    assert (low, high) == ([-1, -1], [1, 1])
 
 
 @pytest.mark.parametrize("format", ["onnx", "torchscript"])

@@ -570,7 +570,7 @@ def test_a_run_is_resumed_by_the_call_that_began_it(tmp_path: Path):
 
     assert again(method="soda", filters=list(written.filters), eval_modes=["train", "dark"]) == written
     assert again(decisions=999) == dataclasses.replace(written, decisions=999)
-    with pytest.raises(UserError, match="unknown config field methd; the fields are"):
+    with pytest.raises(UserError, match="unknown config field 'methd'; did you mean method"):
         again(methd="soda")
     with pytest.raises(UserError, match="unknown method 'sodaa'"):
         again(method="sodaa")

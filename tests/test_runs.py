@@ -160,5 +160,5 @@ def test_weights_of_another_network_are_refused(run: Path) -> None:
 def test_a_damaged_config_is_refused(run: Path) -> None:
     text = (run / "config.json").read_text()
     (run / "config.json").write_text(text[: len(text) // 2])
-    with pytest.raises(UserError, match="not valid JSON"):
+    with pytest.raises(UserError, match="is damaged"):
         load_run(run)

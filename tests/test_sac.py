@@ -234,12 +234,19 @@ def test_strong_views_reach_exactly_what_the_row_says(method, monkeypatch):
 
 
 def test_strong_rl_views_are_drawn_for_observation_and_next_observation_apart():
+    """The same pixels would look different in both: each call takes new draws from the generator."""
     agent = tiny_agent("sac_conv")
-    seen = []
+    same_pixels, drawn = pixels(3, 6, 12, 12), []
     strong = agent.strong
-    agent.strong = lambda obs, generator: seen.append(obs) or strong(obs, generator)
+
+    def record(obs: Tensor, generator: torch.Generator) -> Tensor:
+        copy_of_generator = torch.Generator().set_state(generator.get_state())
+        drawn.append(strong(same_pixels, copy_of_generator))
+        return strong(obs, generator)
+
+    agent.strong = record
     agent.update(replay_for("sac_conv"))
-    assert len(seen) == 2 and not torch.equal(seen[0], seen[1])
+    assert len(drawn) == 2 and not torch.equal(drawn[0], drawn[1])
 
 
 def test_svea_loss_is_half_clean_and_half_strong():

@@ -94,7 +94,7 @@ def test_both_branches_are_cropped_independently():
     task = tiny_task()
     task.f_theta.register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
     task.f_psi.register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
-    task.strong = identity
+    task.augment = identity  # what is left to differ are the crops
     task.loss(pixels(8, 6, 16, 16), generator())
     assert len(seen) == 2 and not torch.equal(seen[0].float(), seen[1].float())
 

@@ -73,7 +73,7 @@ class RandomShift:
     def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         offsets = 2 * self.pad + 1
         top, left = (draw_integers(offsets, len(obs), generator) - self.pad for _ in range(2))
-        return window(obs, top, left, obs.shape[2])
+        return window(obs, top, left, (obs.shape[2], obs.shape[3]))
 
 
 class RandomConv:

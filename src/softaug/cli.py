@@ -12,9 +12,12 @@ import errno
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 import softaug
-from softaug.errors import UserError
+from softaug.errors import UserError, did_you_mean, unknown
+from softaug.files import check_name
 from softaug.starting import imports_end_at_ctrl_c
 
 COMMANDS = {
@@ -33,9 +36,36 @@ COMMANDS = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse's parser, whose errors are one sentence that suggests the nearest flag or command."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what is left over here, where the flags of the chosen command are known."""
+        found, left_over = super().parse_known_args(args, namespace)
+        if left_over:
+            flag = next((word for word in left_over if word.startswith("-")), left_over[0]).partition("=")[0]
+            guess = did_you_mean(flag, self._option_string_actions).rstrip("? ")
+            self.error(f"unrecognized arguments: {' '.join(left_over)}{guess and '; ' + guess}")
+        return found, left_over
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            kind = action.metavar if isinstance(action.metavar, str) else action.dest
+            raise argparse.ArgumentError(None, str(unknown(kind.lower(), value, map(str, action.choices))))
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse takes `--flag=--` for a flag without its value.
+        if action.option_strings and action.nargs in (None, argparse.ONE_OR_MORE) and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected a value, not --")
+        return super()._get_values(action, arg_strings)
+
+
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The whole parser; only `chosen`'s arguments are filled in."""
-    parser = argparse.ArgumentParser(prog="softaug", description=(softaug.__doc__ or "").splitlines()[0])
+    parser = Parser(prog="softaug", description=(softaug.__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"softaug {softaug.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, help_line in COMMANDS.items():
@@ -52,6 +82,13 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+PLACES_AT_FAULT = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR,
+     errno.ELOOP, errno.ENXIO)
+)  # fmt: skip
+"""Errors of the operating system that are about the user's files and disks, not about this program."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a `UserError` becomes one line on stderr and exit status 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -59,18 +96,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with imports_end_at_ctrl_c():
             args = build_parser(chosen).parse_args(arguments)
+        _check_names(args)
         return int(args.run(args) or 0)
     except UserError as error:
         print(f"softaug: error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            said = f"the disk is full ({error}); free some space and try again"
+        elif error.errno in PLACES_AT_FAULT:
+            said = (
+                f"{error.filename or 'a file'} cannot be used ({error.strerror}); check it, or name another"
+            )
+        else:
             raise
-        print(f"softaug: error: the disk is full ({error}); free some space and try again", file=sys.stderr)
+        print(f"softaug: error: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("softaug: interrupted", file=sys.stderr)
         return 130
+
+
+def _check_names(args: argparse.Namespace) -> None:
+    """Refuse paths that no file can have, wherever on the command line they are."""
+    for value in vars(args).values():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Path):
+                check_name(item)
+            elif isinstance(item, str) and "\0" in item:
+                raise UserError(f"{item!r} holds a zero byte; leave it out")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from softaug.envs.tasks import frame_stack
-from softaug.errors import UserError
-from softaug.files import write_atomically
+from softaug.errors import UserError, did_you_mean, unknown
+from softaug.files import check_name, read_object, write_atomically
 from softaug.methods import EARLIER_ALIASES, METHODS, Method, get_method
 from softaug.presets import PRESETS, TASK_PRESETS
 
@@ -169,7 +169,7 @@ class Config:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         for name, value in fields.items():
             if not _is_a(value, types[name]):
-                raise UserError(f"the config's {name} cannot be {value!r}; restore it or start a new run")
+                raise UserError(f"the config's {name} cannot be {value!r:.80}; restore it or start a new run")
         fields["method"] = EARLIER_ALIASES.get(fields["method"], fields["method"])
         return Config(**fields)
 
@@ -180,7 +180,7 @@ def make_config(
     """The config of one run: paper defaults < the method's numbers < the preset (and its task's) < `overrides`."""
     row = get_method(method)
     if preset not in PRESETS:
-        raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(PRESETS)}")
+        raise unknown("preset", preset, PRESETS)
     refuse_unknown_fields(overrides)
     values = {**row.numbers, **PRESETS[preset], **TASK_PRESETS.get((preset, task), {}), **overrides}
     values.update(task=task, method=row.name, preset=preset)
@@ -200,10 +200,8 @@ def make_config(
 
 def refuse_unknown_fields(names: Collection[str]) -> None:
     known = {f.name for f in dataclasses.fields(Config)}
-    if unknown := sorted(set(names) - known):
-        raise UserError(
-            f"unknown config field {', '.join(unknown)}; the fields are {', '.join(sorted(known))}"
-        )
+    for name in sorted(set(names) - known):
+        raise unknown("config field", name, sorted(known))
 
 
 def parse_test_env(entry: str) -> tuple[str, str]:
@@ -264,19 +262,13 @@ def write_config(config: Config, path: Path) -> None:
 
 def read_config(path: Path) -> Config:
     """Read what `write_config` wrote."""
+    check_name(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give the directory of a softaug run")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path} does not exist; give the directory of a softaug run") from None
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}); give the directory of a softaug run"
-        ) from None
-    except ValueError as error:  # no JSON, or not even text
-        raise UserError(f"{path} is not valid JSON ({error}); restore it or start a new run") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} holds no config; restore it or start a new run")
-    return Config.from_json(values)
+        return Config.from_json(read_object(path, "restore it or start a new run"))
+    except UserError as error:
+        raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def _parser_of(kind: Any) -> Any:
@@ -320,6 +312,17 @@ def _check(config: Config) -> None:
     for name in not_negative:
         if getattr(config, name) < 0:
             raise UserError(f"{name} must not be negative, but is {getattr(config, name)}")
+    # Far beyond any use, within what PyTorch, NumPy and the operating system can count.
+    at_most = {
+        "decisions": 10**12, "replay_capacity": 10**12, "random_decisions": 10**12, "initial_updates": 10**12,
+        "checkpoint_every": 10**12, "log_every": 10**12, "eval_every": 10**12, "eval_episodes": 10**6, "seed": 2**32 - 1,
+        "image_size": 4096, "frame_stack": 100, "action_repeat": 1000, "episode_decisions": 10**9, "n_step": 10**4,
+        "keep_checkpoints": 10**6, "workers": 1024, "threads": 1024, "batch_size": 10**9, "aux_batch_size": 10**9,
+        "update_every": 10**9, "actor_every": 10**9, "target_every": 10**9, "aux_every": 10**9,
+    }  # fmt: skip
+    for name, most in at_most.items():
+        if getattr(config, name) > most:
+            raise UserError(f"{name} must be at most {most}, not {getattr(config, name)}")
     for name in ("discount", "critic_tau", "encoder_tau", "soda_tau", "overlay_alpha"):
         if not 0 <= getattr(config, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, not {getattr(config, name)}")
@@ -332,7 +335,7 @@ def _check(config: Config) -> None:
     }  # fmt: skip
     for name, valid in choices.items():
         if getattr(config, name) not in valid:
-            raise UserError(f"unknown {name} {getattr(config, name)!r}; choose one of {', '.join(valid)}")
+            raise unknown(name, getattr(config, name), valid)
     if config.crop_size > config.image_size:
         raise UserError(
             f"crop_size {config.crop_size} is larger than image_size {config.image_size}; make it smaller"
@@ -372,6 +375,23 @@ def _check(config: Config) -> None:
         raise UserError(
             f"random_decisions {config.random_decisions} is too few for a batch of {config.batch_size}; raise it"
         )
+
+
+NOT_AN_EXPERIMENT = frozenset(
+    ("seed", "images", "videos", "colors", "eval_every", "eval_episodes", "eval_modes", "checkpoint_every", "log_every",
+     "device", "threads", "compile")
+)  # fmt: skip
+"""Besides the runtime fields: what does not make two runs different experiments. Overlay images are compared by what
+they were (`results.overlay_images`), not by their path; test media mode by mode."""
+
+
+def experiment(config: Config) -> dict[str, Any]:
+    """The settings that two runs must share to be seeds of one experiment: `report` and `reproduce` go by these."""
+    return {
+        f.name: getattr(config, f.name)
+        for f in dataclasses.fields(Config)
+        if not f.metadata["runtime"] and f.name not in NOT_AN_EXPERIMENT
+    }
 
 
 # In angle brackets: a function that was given in Python and cannot be imported by name (a lambda).
@@ -417,6 +437,7 @@ def _check_own_env(config: Config) -> None:
 def unknown_own_mode(mode: str, config: Config) -> str:
     """The sentence for a mode that the user's own environment does not have."""
     return (
-        f"{config.task} has no mode {mode!r}, only {', '.join(config.own_modes)}; add one with --test-env "
+        f"{config.task} has no mode {mode!r}, only {', '.join(config.own_modes)}; "
+        f"{did_you_mean(mode, config.own_modes)}add one with --test-env "
         f"{mode}=module:callable (for colours and videos, let the callable return softaug.envs.wrap(env, mode=...))"
     )

@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,9 +26,10 @@ from torch import Tensor, nn
 import softaug
 from softaug.augment import center_crop
 from softaug.envs import action_repeat
-from softaug.envs.own import PixelEnv
-from softaug.errors import UserError
+from softaug.envs.factory import ConfigEnvs
+from softaug.errors import UserError, unknown
 from softaug.evaluation import EnvFactory, Task
+from softaug.files import output_file, read_object
 from softaug.policy import MeanPolicy
 from softaug.runs import Run, action_dim, observation_shape
 
@@ -42,9 +45,10 @@ class Encounter(NamedTuple):
 
     observations: np.ndarray
     """uint8 (B, 3k, H, W)"""
-    action_low: np.ndarray
-    """(A,): where the environment's own action is when the policy's is -1; a Box of more dimensions is flattened."""
-    action_high: np.ndarray
+    action_low: list[float] | None
+    """(A,): where the environment's own action is when the policy's is -1; a Box of more dimensions is flattened.
+    None: the run does not say."""
+    action_high: list[float] | None
     """(A,): the same for 1."""
 
 
@@ -63,7 +67,7 @@ class ExportedPolicy(nn.Module):
 def check_format(format: str) -> None:
     """Refuse an unknown format, or one whose packages are not installed."""
     if format not in FORMATS:
-        raise UserError(f"unknown export format {format!r}; choose one of {', '.join(FORMATS)}")
+        raise unknown("export format", format, FORMATS)
     needed = ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ()
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise UserError(
@@ -74,16 +78,15 @@ def check_format(format: str) -> None:
 def export_policy(run: Run, path: Path, format: str, encounter: Encounter) -> tuple[float, dict[str, Any]]:
     """Write `run`'s policy to `path`; returns the largest difference to the original's actions, and the metadata.
 
-    encounter: see `meet_environment`; the actions are compared on its observations, and on random pixels.
+    encounter: see `examples`; the actions are compared on its observations, and on random pixels.
     """
     check_format(format)
-    if path.is_dir():
-        raise UserError(f"{path} is a directory; give the name of the file to write")
+    path = output_file(path)
     original = run.policy(adapt=False)()
     assert isinstance(original, MeanPolicy)
     metadata = describe(run, encounter)
     example = torch.from_numpy(encounter.observations[:2])
-    temporary = path.with_name(f".writing-{path.name}")
+    temporary = path.with_name(f".writing-{os.getpid()}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch()
@@ -116,8 +119,8 @@ def describe(run: Run, encounter: Encounter) -> dict[str, Any]:
         "frame_stack": config.frame_stack,
         "action_dim": action_dim(run.weights),
         "action": "float32 in [-1, 1]; the actuators' command is low + (action + 1) / 2 * (high - low)",
-        "action_low": encounter.action_low.tolist(),
-        "action_high": encounter.action_high.tolist(),
+        "action_low": encounter.action_low,
+        "action_high": encounter.action_high,
         "action_repeat": config.action_repeat or (1 if config.own_env else action_repeat(config.task)),
         "softaug": softaug.__version__,
     }
@@ -128,16 +131,14 @@ def meet_environment(
 ) -> Encounter:
     """`count` observations the policy meets at the start of an episode in each of `modes`, and its actions' range.
 
-    modes: by default two that look different, or those of the user's own environment.
+    modes: by default two that look different.
     """
     policy = run.policy(adapt=False)()
     collected = []
-    for mode in modes or tuple(run.config.own_modes) or ("train", "color_hard"):
+    for mode in modes or ("train", "color_hard"):
         env_seed, _ = Task(mode, 0).seeds(0)
         env = env_factory(mode, env_seed)
         try:
-            # An environment of the user's own; the benchmark's tasks take [-1, 1] themselves.
-            controls: Any = env.controls if isinstance(env, PixelEnv) else env.action_space
             obs, _ = env.reset(seed=env_seed, options={"episode": 0})
             for _ in range(count):
                 collected.append(obs)
@@ -146,7 +147,39 @@ def meet_environment(
                     break
         finally:
             env.close()
-    return Encounter(np.stack(collected), controls.low.flatten(), controls.high.flatten())
+    low, high = env.action_space.low.flatten().tolist(), env.action_space.high.flatten().tolist()  # type: ignore[attr-defined]
+    return Encounter(np.stack(collected), low, high)
+
+
+def examples(run: Run) -> Encounter:
+    """What the export is checked on: observations of softaug's own tasks; for an environment of the user's own
+    images that need no environment, since making it would import code that the run names.
+    """
+    if not run.config.own_env:
+        return meet_environment(run, ConfigEnvs(run.config))
+    low, high = _recorded_range(run)
+    return Encounter(_drawn_images(observation_shape(run.config)), low, high)
+
+
+def _recorded_range(run: Run) -> tuple[list[float] | None, list[float] | None]:
+    """The range of the environment's own actions, as training wrote it to run.json; (None, None) in older runs."""
+    file = run.path / "run.json"
+    found = read_object(file, "restore it").get("action_range") if file.is_file() else None
+    sides = [found.get(name) for name in ("low", "high")] if isinstance(found, dict) else [None, None]
+    for side in sides if found is not None else ():
+        right = isinstance(side, list) and len(side) == action_dim(run.weights)
+        if not right or not all(isinstance(v, int | float) and math.isfinite(v) for v in side or ()):
+            raise UserError(f"{file} is damaged (its action_range is {found}); restore it")
+    return sides[0], sides[1]
+
+
+def _drawn_images(shape: tuple[int, int, int], count: int = 8) -> np.ndarray:
+    """uint8 (count, *shape): smooth gradients of random colours and directions, as different as camera images are."""
+    rng = np.random.default_rng(0)
+    channels, height, width = shape
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    start, right, down = rng.uniform(-1, 1, (3, count, channels, 1, 1))
+    return (255 * (0.5 + 0.5 * np.sin(6 * (start + right * x + down * y)))).astype(np.uint8)
 
 
 def _write_onnx(module: nn.Module, example: Tensor, metadata: Mapping[str, Any], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from softaug.augment import Augment, RandomConv, RandomCrop, RandomOverlay, RandomShift
 from softaug.envs import PAPER_TASKS, make_env
 from softaug.envs.modes import AXIS_MODES, BENCHMARK_MODES, ROBOT_MODES
+from softaug.files import write_atomically
 from softaug.media import image_source
 from softaug.replay import newest_frame
 
@@ -168,7 +170,9 @@ def _save(
     if augmentations:
         extra, sources["overlay images"] = augmentation_section(seed, images)
         sections = [*sections, extra]
-    draw(sections, media_caption(sources)).save(out)
+    content = io.BytesIO()
+    draw(sections, media_caption(sources)).save(content, Image.registered_extensions()[out.suffix.lower()])
+    write_atomically(out, content.getvalue())
     return sources
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from softaug.errors import UserError
+from softaug.errors import unknown
 
 Weak = Literal["crop", "shift"]
 Strong = Literal["conv", "overlay"]
@@ -77,5 +77,5 @@ def get_method(name: str) -> Method:
     """The row called `name` (or its alias); an unknown name raises an error that lists the valid ones."""
     row = METHODS.get(ALIASES.get(name, name))
     if row is None:
-        raise UserError(f"unknown method {name!r}; choose one of {', '.join([*METHODS, *ALIASES])}")
+        raise unknown("method", name, [*METHODS, *ALIASES])
     return row

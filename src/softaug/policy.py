@@ -14,6 +14,7 @@ from softaug.agent import make_encoders, make_inverse_dynamics
 from softaug.augment import RandomCrop, center_crop
 from softaug.config import Config
 from softaug.errors import UserError
+from softaug.memory import check_memory
 from softaug.networks import Actor, Encoder, channels_last, feature_shape
 from softaug.sac import adam, optimiser_step
 
@@ -106,6 +107,7 @@ def make_policy(
     """The policy of `Agent.policy_weights`, on the CPU. `adapt` is for methods that adapt at test time (PAD)."""
     if adapt and not config.row.adapts:
         raise UserError(f"{config.method} does not adapt at test time; only PAD does")
+    check_memory(config, action_dim, training=False)
     with torch.random.fork_rng(
         devices=[]
     ):  # initial weights, overwritten below, must not move the global generator

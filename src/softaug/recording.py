@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import av
 import numpy as np
 
 from softaug.errors import UserError
+from softaug.files import output_file
 
 
 class Recorder:
@@ -18,10 +20,10 @@ class Recorder:
 
     def __init__(self, path: Path, fps: float = 25, min_size: int = 256):
         """min_size: frames are enlarged by a whole factor until their height has at least this many pixels."""
-        self.path, self.min_size = path, min_size
-        self._temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
+        self.path, self.min_size = output_file(path), min_size
+        self._temporary = self.path.with_name(f".writing-{os.getpid()}-{uuid.uuid4().hex[:8]}.mp4")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._container = av.open(str(self._temporary), "w", format="mp4")
         except OSError as error:
             raise UserError(

@@ -22,7 +22,10 @@ from typing import Any, Literal, NamedTuple
 
 from softaug.config import Config
 from softaug.errors import UserError
+from softaug.files import read_object
 from softaug.media.notes import media_note
+
+REMEDY = "restore it or leave the run out"
 
 State = Literal["finished", "running or interrupted"]
 
@@ -173,7 +176,8 @@ def read_run(path: str | Path) -> RunRecord:
     if not (path / "config.json").is_file():
         raise UserError(f"{path} holds no run; give the directory of a softaug run")
     config = _config(path / "config.json")
-    facts = _object(path / "run.json")
+    facts = read_object(path / "run.json", REMEDY)
+    _check_media_facts(facts, path / "run.json")
     lines = list(_lines(path / "metrics.jsonl"))
     with _damage(path / "metrics.jsonl"):
         curve = tuple(
@@ -193,12 +197,12 @@ def read_run(path: str | Path) -> RunRecord:
     final_file = path / "final_eval.json"
     finished = final_file.is_file()
     if finished:
-        final = _object(final_file)
+        final = read_object(final_file, REMEDY)
         with _damage(final_file):
             decisions, frames = int(final["decisions"]), int(final["frames"])
             evaluations += _final_evaluations(final, final_file, facts)
     for file in sorted((path / "eval").glob("*.json")):
-        report = _object(file)
+        report = read_object(file, REMEDY)
         with _damage(file):
             evaluations += _eval_results(report, file, config.decisions)
     return RunRecord(
@@ -217,6 +221,29 @@ def read_run(path: str | Path) -> RunRecord:
         rates=rates,
         videos=_videos(path / "videos"),
     )
+
+
+def overlay_media(record: RunRecord) -> str | None:
+    """Where the images of random overlay came from; None if the method uses none."""
+    if record.config.row.strong != "overlay":
+        return None
+    return str(_overlay_facts(record).get("kind", "unknown"))
+
+
+def overlay_images(record: RunRecord) -> str | None:
+    """`procedural`, or `folder, 1,803,460 images`; None if the method uses none."""
+    kind = overlay_media(record)
+    return None if kind is None else shown_images(kind, _overlay_facts(record))
+
+
+def shown_images(kind: str, facts: Mapping[str, Any]) -> str:
+    """Without the path: on a cluster the same images may lie in another place on each machine."""
+    count = facts.get("images")
+    return f"{kind}, {count:,} images" if kind == "folder" and isinstance(count, int) else kind
+
+
+def _overlay_facts(record: RunRecord) -> Mapping[str, Any]:
+    return (record.facts.get("media") or {}).get("overlay") or {}
 
 
 def preferred(evaluations: Iterable[Evaluation]) -> Evaluation | None:
@@ -243,7 +270,7 @@ def _config(path: Path) -> Config:
 
     Only for looking at results: resuming goes through `config.read_config`, which wants every field.
     """
-    values = _object(path)
+    values = read_object(path, REMEDY)
     if missing := {"task", "method", "preset", "seed", "decisions"} - values.keys():
         raise UserError(f"{path} holds no config (no {', '.join(sorted(missing))}); restore it")
     defaults = {f.name: f.default for f in dataclasses.fields(Config)}
@@ -253,18 +280,10 @@ def _config(path: Path) -> Config:
         raise UserError(f"{path}: {error}") from None
 
 
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}); restore it or leave the run out"
-        ) from None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it or leave the run out") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is damaged (no JSON object); restore it or leave the run out")
-    return values
+def _check_media_facts(facts: Mapping[str, Any], path: Path) -> None:
+    media = facts.get("media") or {}
+    if not isinstance(media, dict) or not all(isinstance(value, dict) for value in media.values()):
+        raise UserError(f"{path} is damaged (its media are no facts by mode); {REMEDY}")
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -276,7 +295,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         try:
             values = json.loads(line)
-        except ValueError:
+            json.dumps(values, ensure_ascii=False).encode()  # no lone surrogates: see `read_object`
+        except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict) or "kind" not in values:
             raise UserError(f"line {number} of {path} is damaged; restore the file or leave the run out")
@@ -299,7 +319,7 @@ def _periodic(line: Mapping[str, Any]) -> PeriodicEval:
         int(line["decisions"]),
         str(line["mode"]),
         _returns(line["returns"]),
-        line["media"],
+        _kind(line["media"]),
         int(line["frames"]),
         bool(line["adapt"]),
     )
@@ -310,6 +330,13 @@ def _returns(values: Any) -> tuple[float, ...]:
     if not returns:
         raise ValueError("an evaluation without episodes")
     return returns
+
+
+def _kind(value: Any) -> str | None:
+    """A kind of media: official, folder, list, procedural, or None."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} where a kind of media should be")
+    return value
 
 
 def _finite(value: Any) -> float:
@@ -326,7 +353,7 @@ def _final_evaluations(
     media = facts.get("media") or {}
     for adapted, modes in ((False, final["modes"]), (True, final["adapted"])):
         for mode, values in modes.items():
-            kind, source = values["media"], media.get(mode)
+            kind, source = _kind(values["media"]), media.get(mode)
             note = media_note(mode, kind, source)
             yield Evaluation(
                 mode, _returns(values["returns"]), kind, int(final["decisions"]), adapted, note, source, file
@@ -340,7 +367,8 @@ def _eval_results(report: Mapping[str, Any], file: Path, last: int) -> Iterator[
     for row in report["results"]:
         source = report["media"].get(row["mode"])
         returns = _returns(row["returns"])
-        yield Evaluation(row["mode"], returns, row["media"], last, row["adapt"], row["note"], source, file)
+        mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
+        yield Evaluation(mode, returns, _kind(row["media"]), last, adapted, note, source, file)
 
 
 def _videos(folder: Path) -> dict[str, Path]:

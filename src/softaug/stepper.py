@@ -163,10 +163,12 @@ def make_stepper(make_env: Callable[[], gymnasium.Env], *, own_process: bool) ->
 def env_facts(env: gymnasium.Env) -> dict[str, Any]:
     """What the loop must know: frames per decision, decisions per episode at most, and what renders."""
     base = env.unwrapped
+    controls: Any = getattr(base, "controls", base.action_space)  # the range that [-1, 1] is mapped to
     return {
         "gl_renderer": getattr(base, "gl_renderer", None),
         "action_repeat": int(getattr(base, "action_repeat", 1)),
         "episode_decisions": getattr(base, "episode_decisions", None),
+        "action_range": {"low": controls.low.flatten().tolist(), "high": controls.high.flatten().tolist()},
     }
 
 

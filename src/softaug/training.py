@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from softaug import checkpoint, log, own_envs, rundir
+from softaug import trust as trusting
 from softaug.agent import choose_device, make_agent
 from softaug.config import Config, default_directory
 from softaug.envs.factory import ConfigEnvs
@@ -24,7 +25,7 @@ from softaug.errors import UserError
 from softaug.evaluation import EnvFactory
 from softaug.interrupt import Interrupt
 from softaug.media import ImageSource, image_source
-from softaug.memory import keep_freed_memory
+from softaug.memory import check_memory, keep_freed_memory
 from softaug.replay import Replay
 from softaug.stepper import make_stepper
 from softaug.training_loop import Counters, Training
@@ -58,6 +59,7 @@ def train(
     env_factory: EnvFactory | None = None,
     images: ImageSource | str | None = None,
     resume: bool = False,
+    trust: bool = False,
     keep_replay: bool = False,
     quiet: bool = False,
     **settings: Any,
@@ -70,14 +72,19 @@ def train(
     env_factory: (mode, seed) -> environment with the interface of `softaug.make_env`, instead of `env`.
     images: the overlay's image source; by default the one the config names (a name here is the config's field).
     resume: go on with the run in `out`; `config` may differ only where results cannot.
+    trust: import the code that a run to resume names, although it was not trained here by you (see `softaug.trust`).
     keep_replay: keep the replay's files when the run is finished.
     """
     if isinstance(images, str):
         settings, images = {**settings, "images": images}, None
     if env is not None and env_factory is not None:
         raise UserError("give env or env_factory, not both")
+    # Otherwise the caller names all code: a resumed run's config must be equal to the one given.
+    code_from_run = resume and config is None and env is None and env_factory is None
     config, given_envs, notes = own_envs.choose(config, out, env, test_envs, resume=resume, settings=settings)
     out = Path(out or default_directory(config))
+    if code_from_run:
+        trusting.require_trust(out, config, trust=trust)
     keep_freed_memory()
     with rundir.full_disk_explained(out), ExitStack() as stack:
         if config.threads:
@@ -106,16 +113,26 @@ def train(
         make_env = partial(envs, config.row.train_mode, config.seed)
         stepper = stack.enter_context(closing(make_stepper(make_env, own_process=config.env_process)))
         facts = rundir.run_facts(device, media, stepper.facts["gl_renderer"])
+        facts["action_range"] = stepper.facts.get("action_range")
         obs_shape, action_shape = stepper.observation_space.shape, stepper.action_space.shape
         assert obs_shape is not None and action_shape is not None
-        agent = make_agent(config, obs_shape, action_shape[0], images=images)
         sizes = rundir.replay_sizes(config, stepper, fixed_length=env_factory is None and not config.own_env)
+        in_memory = Replay.disk_bytes(**sizes) if config.replay_memory == "ram" else 0
+        if device.type == "cpu":
+            check_memory(config, action_shape[0], training=True, replay_bytes=in_memory)
+        agent = make_agent(config, obs_shape, action_shape[0], images=images)
         rundir.check_disk(out, config, sizes)
 
         if not resume:
             run = stack.enter_context(closing(rundir.begin_run(out, config, facts)))
         elif changed := rundir.changed_facts(run, facts):
             console.say(f"warning: results may differ from an uninterrupted run's: {'; '.join(changed)}")
+        try:
+            trusting.record(run.path, config)
+        except OSError as error:
+            console.say(
+                f"warning: other commands will need --trust for {out}: it could not be recorded ({error})"
+            )
         tree = rundir.newest_tree(run, config, console.say)
         replay = Replay(
             run.replay if config.replay_memory == "disk" else None,

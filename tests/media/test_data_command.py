@@ -32,7 +32,7 @@ def test_register_and_forget(tmp_path):
         home.register(name, tmp_path / name)
     assert list(home.registered()) == ["b", "a"]
     assert home.unregister("b") == tmp_path / "b" and (tmp_path / "b").is_dir()
-    with pytest.raises(UserError, match="'b'; registered: a"):
+    with pytest.raises(UserError, match="'b'; choose one of a"):
         home.unregister("b")
     for bad in ("procedural", "a/b", "", ".hidden"):
         with pytest.raises(UserError, match="cannot name a data set"):
@@ -120,9 +120,9 @@ def test_davis_is_registered_where_its_frames_are(tmp_path, capsys, make_image):
     ("arguments", "message"),
     [
         (["add", "mine", "/no/such/folder"], "/no/such/folder is not a folder"),
-        (["check", "mine"], "no data set is registered as 'mine'; registered: none"),
-        (["remove", "mine"], "no data set is registered as 'mine'"),
-        (["download", "mine"], "no data set 'mine' in the catalogue; there are: places365"),
+        (["check", "mine"], "unknown registered data set 'mine'; there is none"),
+        (["remove", "mine"], "unknown registered data set 'mine'"),
+        (["download", "mine"], "unknown data set 'mine'; choose one of places365"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, capsys):

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 from softaug.media import home, official
 from softaug.media.catalogue import CATALOGUE, find
 
@@ -149,8 +149,7 @@ def _check(args: argparse.Namespace) -> int:
 
     registered = home.registered()
     if args.name is not None and args.name not in registered:
-        known = ", ".join(registered) or "none"
-        raise UserError(f"no data set is registered as '{args.name}'; registered: {known}.")
+        raise unknown("registered data set", args.name, registered)
     names = list(registered) if args.name is None else [args.name]
     reports = [check_dataset(name, registered[name], args.all) for name in names]
     if args.json:

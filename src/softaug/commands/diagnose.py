@@ -16,6 +16,7 @@ from softaug.commands.eval import add_optional, parse_modes, with_media
 from softaug.diagnose import DEFAULT_MODES, JSON_FILE, PICTURE_FILE, Diagnosis, diagnose
 from softaug.errors import UserError
 from softaug.runs import load_run
+from softaug.trust import add_trust_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="test colours: an official .pt file or the folder of both (default: the run's)",
     )
+    add_trust_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -56,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seed must not be negative, but is {args.seed}")
     modes = None if args.modes is None else parse_modes(args.modes, trained.config)
     with _Bar() as bar:
-        diagnosis = diagnose(trained, modes=modes, states=args.states, seed=args.seed, progress=bar.show)
+        diagnosis = diagnose(
+            trained, modes=modes, states=args.states, seed=args.seed, trust=args.trust, progress=bar.show
+        )
     diagnosis.save(out)
     if args.json:
         print(json.dumps(diagnosis.to_json(), indent=1))

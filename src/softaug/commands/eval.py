@@ -35,9 +35,10 @@ from softaug.envs.factory import (
 )
 from softaug.errors import UserError
 from softaug.evaluation import Episode, Task, play_episodes, summarise, tasks_of
-from softaug.files import write_atomically
+from softaug.files import output_file, write_atomically
 from softaug.media.notes import media_note
 from softaug.runs import Run, load_run
+from softaug.trust import add_trust_argument, require_trust
 
 DEFAULT_MODES = "train,color_easy,color_hard,video_easy,video_hard"
 PLAIN_SECONDS = 30.0
@@ -92,6 +93,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="PAD: adapt during each episode (default: play does, eval reports both)",
     )
+    add_trust_argument(parser)
 
 
 def add_optional(parser: argparse.ArgumentParser, flag: str, **settings: Any) -> None:
@@ -137,7 +139,9 @@ class RunEvaluation:
     """
 
     def __init__(self, args: argparse.Namespace):
-        trained = with_media(load_run(args.run_dir, args.checkpoint), args)
+        trained = load_run(args.run_dir, args.checkpoint)
+        require_trust(trained.path, trained.config, trust=args.trust)
+        trained = with_media(trained, args)
         modes = (
             default_modes(trained.config) if args.modes is None else parse_modes(args.modes, trained.config)
         )
@@ -145,7 +149,7 @@ class RunEvaluation:
         tasks = tasks_of(modes, args.episodes)
         check_own_envs(trained.config, modes)
         self.trained, self.modes, self.seed = trained, modes, args.seed
-        self.out: Path = args.out or _default_path(trained, args, modes)
+        self.out: Path = output_file(args.out or _default_path(trained, args, modes))
         self.variants = (
             [args.adapt] if args.adapt is not None else [False, True][: 1 + trained.config.row.adapts]
         )
@@ -170,11 +174,9 @@ class RunEvaluation:
                     self._played[adapt].append(found)
 
     def _open_journal(self, args: argparse.Namespace) -> Journal:
-        if self.out.is_dir():
-            raise UserError(f"{self.out} is a directory; give --out the name of a file")
         try:
             self.out.parent.mkdir(parents=True, exist_ok=True)
-            return Journal(journal_path(self.out, self.trained, args))
+            return Journal(output_file(journal_path(self.out, self.trained, args)))
         except OSError as error:
             raise UserError(
                 f"cannot write to {self.out} ({error.strerror}); give --out another place"

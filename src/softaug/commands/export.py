@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from softaug.envs.factory import ConfigEnvs
-from softaug.export import FORMATS, check_format, export_policy, meet_environment
+from softaug.export import FORMATS, check_format, examples, export_policy
+from softaug.files import output_file
 from softaug.runs import load_run
 
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_format(args.format)
     trained = load_run(args.run_dir, args.checkpoint)
-    path = args.out or args.run_dir / f"policy{SUFFIX[args.format]}"
-    encounter = meet_environment(trained, ConfigEnvs(trained.config))
+    path = output_file(args.out) if args.out else args.run_dir / f"policy{SUFFIX[args.format]}"
+    encounter = examples(trained)
     difference, metadata = export_policy(trained, path, args.format, encounter)
     facts = {
         "file": str(path),
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"  {metadata['task']}, {metadata['method']}, after {metadata['decisions']} decisions")
     console.print(f"  pixels uint8 (B, {shape}) -> action float32 (B, {metadata['action_dim']})")
     console.print(
-        f"  checked against the original on {len(encounter.observations)} observations of the task and on random pixels: "
+        f"  checked against the original on {len(encounter.observations)} observations and on random pixels: "
         f"actions differ by at most {difference:.1e}"
     )
     return 0

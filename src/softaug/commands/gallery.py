@@ -11,6 +11,7 @@ from softaug.commands.eval import add_optional
 from softaug.envs import PAPER_TASKS
 from softaug.envs.modes import BENCHMARK_MODES
 from softaug.errors import UserError
+from softaug.files import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"cannot write {args.out}: name a .png, .jpg or .webp file")
-    if args.out.is_dir():
-        raise UserError(f"{args.out} is a directory; give --out the name of a file")
+    output_file(args.out)  # refused before anything is rendered
     if not args.out.absolute().parent.is_dir():
         raise UserError(
             f"the folder {args.out.absolute().parent} does not exist; create it or choose another --out"

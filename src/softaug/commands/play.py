@@ -27,6 +27,7 @@ from softaug.media.notes import media_note
 from softaug.recording import Recorder
 from softaug.replay import newest_frame
 from softaug.runs import load_run
+from softaug.trust import require_trust
 
 GAP = 4
 """Black pixels between the two pictures."""
@@ -122,7 +123,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    trained = with_media(load_run(args.run_dir, args.checkpoint), args)
+    trained = load_run(args.run_dir, args.checkpoint)
+    require_trust(trained.path, trained.config, trust=args.trust)
+    trained = with_media(trained, args)
     check_adapt(trained, args.adapt)
     adapt = trained.config.row.adapts if args.adapt is None else args.adapt
     if args.out.suffix.lower() != ".mp4":

@@ -10,6 +10,7 @@ import webbrowser
 from pathlib import Path
 
 from softaug.errors import UserError
+from softaug.files import output_file
 
 WATCH_SECONDS = 15.0
 LEAST_SECONDS = 1.0
@@ -47,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.watch is not None and not LEAST_SECONDS <= args.watch < float("inf"):
         raise UserError(f"--watch needs at least {LEAST_SECONDS:g} second, not {args.watch:g}")
-    if args.out.is_dir():
-        raise UserError(f"{args.out} is a directory; give --out the name of a file")
+    output_file(args.out)  # refused before anything is read
     from softaug.report import Reporter
 
     reporter = Reporter(args.runs, samples=args.samples, diagnose=args.diagnose, say=_say)

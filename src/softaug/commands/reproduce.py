@@ -15,7 +15,7 @@ from rich.console import Console
 
 from softaug.commands.sweep import add_backend_arguments
 from softaug.config import add_config_arguments, given_arguments
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 from softaug.presets import PRESETS
 from softaug.reproduce.collect import count, select
 from softaug.reproduce.grids import ITEMS, FigureItem, Item, SamplesItem, TableItem, make_items
@@ -118,9 +118,9 @@ def run(args: argparse.Namespace) -> int:
     tasks = None if args.tasks is None else [part.strip() for part in args.tasks.split(",") if part.strip()]
     items = make_items(args.item, tasks)
     if args.preset is not None and args.preset not in PRESETS:
-        raise UserError(f"unknown preset {args.preset!r}; choose one of {', '.join(PRESETS)}")
+        raise unknown("preset", args.preset, PRESETS)
     if args.media is not None and args.media not in MEDIA_ORDER:
-        raise UserError(f"unknown media {args.media!r}; choose one of {', '.join(MEDIA_ORDER)}")
+        raise unknown("media", args.media, MEDIA_ORDER)
     if args.episodes is not None and args.episodes < 1:
         raise UserError(f"episodes must be at least 1, not {args.episodes}")
     if args.out.exists() and not args.out.is_dir():

@@ -23,6 +23,7 @@ from softaug.errors import UserError
 from softaug.media.notes import media_note
 from softaug.methods import get_method
 from softaug.starting import imports_end_at_ctrl_c
+from softaug.trust import add_trust_argument, require_trust
 
 INTERRUPTED = 130
 
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "environment; the current directory is on the path (see also --test-env, --image-key, --episode-decisions)",
     )
     where.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in DIR, exactly")
+    add_trust_argument(where)
     where.add_argument(
         "--keep-replay", action="store_true", help="keep the replay's files when the run is finished"
     )
@@ -80,7 +82,9 @@ def choose_run(args: argparse.Namespace) -> tuple[Config, Path]:
             raise UserError("--out and --resume exclude each other; a resumed run stays in its directory")
         if "method" in given:
             given["method"] = get_method(given["method"]).name  # `soda` is `soda_overlay`: no difference
-        return dataclasses.replace(read_config(args.resume / "config.json"), **given), args.resume
+        found = read_config(args.resume / "config.json")
+        require_trust(args.resume, found, trust=args.trust)
+        return dataclasses.replace(found, **given), args.resume
     config = make_config(**given)
     return config, args.out or default_directory(config)
 

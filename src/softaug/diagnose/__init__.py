@@ -36,6 +36,7 @@ from softaug.files import write_atomically
 from softaug.media.notes import media_note
 from softaug.policy import MeanPolicy
 from softaug.runs import Run, load_run
+from softaug.trust import require_trust
 
 DEFAULT_MODES = ("color_easy", "color_hard", "video_easy", "video_hard")
 JSON_FILE, PICTURE_FILE = "diagnosis.json", "diagnosis.png"
@@ -95,6 +96,7 @@ def diagnose(
     states: int = 64,
     seed: int = 0,
     env_factory: EnvFactory | None = None,
+    trust: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> Diagnosis:
     """Compare a run's network on the same physics states in the training look and in each of `modes`.
@@ -103,6 +105,7 @@ def diagnose(
     modes: by default the benchmark's four test modes, or all of the user's own environment.
     states: how many; the policy visits them in the mode `train`, in episodes of `seed`.
     env_factory: (mode, seed) -> environment; by default the run's own.
+    trust: import the environment that the run names, although it was not trained here by you (see `softaug.trust`).
     """
     if not isinstance(run, Run):
         run = load_run(run, checkpoint)
@@ -113,7 +116,9 @@ def diagnose(
         modes = own if run.config.own_env else DEFAULT_MODES
     if not modes or len(set(modes)) < len(modes):
         raise UserError(f"give at least one mode, and each mode once, not {list(modes)}")
-    env_factory = env_factory or ConfigEnvs(run.config)
+    if env_factory is None:
+        require_trust(run.path, run.config, trust=trust)
+        env_factory = ConfigEnvs(run.config)
     policy = run.policy()()
     assert isinstance(policy, MeanPolicy)  # never adapted: what training made of the network is looked at
     soda = soda_projection(run)

@@ -16,7 +16,7 @@ from softaug.envs.chroma import is_green
 from softaug.envs.color import PROCEDURAL_SEED, SETTINGS_PER_LEVEL, STD
 from softaug.envs.modes import Mode
 from softaug.envs.picture import find_picture
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 
 WRAP_MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard", "color_random")
 GROUPS = ("sky", "floor", "body")
@@ -58,7 +58,7 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
         )
         gymnasium.Wrapper.__init__(self, env)
         if str(mode) not in WRAP_MODES:
-            raise UserError(f"wrap has no mode {str(mode)!r}; choose one of {', '.join(WRAP_MODES)}")
+            raise unknown("mode of wrap", str(mode), WRAP_MODES)
         self.mode = Mode.parse(mode)
         self._key = _picture_key(env, image_key)
         self._mask = _make_mask(mask, chroma, tolerance)

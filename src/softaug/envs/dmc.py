@@ -31,10 +31,12 @@ from softaug.envs.state import load_task, model_arrays, save_task  # noqa: E402
 from softaug.envs.tasks import ROBOT_TASKS, domain_and_task  # noqa: E402
 from softaug.envs.tasks import action_repeat as default_action_repeat  # noqa: E402
 from softaug.envs.tasks import frame_stack as default_frame_stack  # noqa: E402
-from softaug.errors import UserError  # noqa: E402
+from softaug.errors import UserError, unknown  # noqa: E402
 
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 16, 1024
 RENDER_SETTINGS = ("exact", "fast")
+UNLIMITED_TASK_FRAMES = 1000
+"""Where a task of the suite has no time limit (lqr), its episodes end after as many frames as most others'."""
 # dm_control's tasks use 2048; see `make_env` for what 512 changes in the picture.
 FAST_SHADOW_MAP = 512
 
@@ -88,7 +90,7 @@ class DMCEnv(gymnasium.Env):
         _check_whole("frame_stack", frame_stack, 1, 100)
         _check_whole("action_repeat", self.action_repeat, 1, 1000)
         if render not in RENDER_SETTINGS:
-            raise UserError(f"Unknown render setting {render!r}; choose one of {', '.join(RENDER_SETTINGS)}.")
+            raise unknown("render setting", render, RENDER_SETTINGS)
         if render_mode != "rgb_array":
             raise UserError(f"Unknown render_mode {render_mode!r}; this environment has 'rgb_array' only.")
 
@@ -354,7 +356,10 @@ def _load(domain: str, task: str, seed: int) -> Environment:
         from softaug.envs import robot_push
 
         return robot_push.load(ROBOT_TASKS[f"robot_{task}"], random=seed)
-    return suite.load(domain, task, task_kwargs={"random": seed})
+    env = suite.load(domain, task, task_kwargs={"random": seed})
+    if np.isinf(env._step_limit):  # lqr: dm_control lets its episodes run for ever
+        env._step_limit = UNLIMITED_TASK_FRAMES
+    return env
 
 
 def _check_whole(name: str, value: Any, low: int, high: int) -> None:

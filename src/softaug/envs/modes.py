@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softaug.errors import UserError
+from softaug.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Mode:
         for mode in MODES:
             if mode.name == name:
                 return mode
-        raise UserError(f"Unknown mode {name!r}; choose one of {', '.join(mode.name for mode in MODES)}.")
+        raise unknown("mode", name, MODE_NAMES)
 
 
 BENCHMARK_MODES: tuple[Mode, ...] = (

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import importlib.util
+import importlib.abc
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +33,7 @@ def load_callable(spec: str) -> MakeEnv:
             "(softaug.train(env=...)), or use a function at the top level of a module"
         )
     _put_current_directory_on_path()
+    _refuse_run_directories()
     _choose_gl()
     try:
         module = importlib.import_module(module_name)
@@ -98,13 +101,80 @@ def source_facts(spec: str) -> dict[str, Any]:
     if "<" in path:
         return facts
     _put_current_directory_on_path()
-    try:
-        found = importlib.util.find_spec(module_name)
-    except (ImportError, ValueError):  # a parent package is missing; `load_callable` says so properly
-        found = None
-    if found is not None and found.origin is not None and Path(found.origin).is_file():
-        facts["module_sha256"] = hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+    if (file := _source_file(module_name)) is not None:
+        facts["module_sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
     return facts
+
+
+def _source_file(module_name: str) -> Path | None:
+    """The file of a module, found without importing anything: a run's config may name it, trusted or not."""
+    found: ModuleSpec | None = None
+    path: Sequence[str] | None = None
+    parts = module_name.split(".")
+    for count in range(1, len(parts) + 1):
+        # Not importlib.util.find_spec, which imports the parent packages.
+        found = _find_spec(".".join(parts[:count]), path)
+        if found is None:
+            return None
+        path = list(found.submodule_search_locations or ())
+    file = Path(found.origin) if found is not None and found.origin is not None else None
+    return file if file is not None and file.is_file() else None
+
+
+def _find_spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        if isinstance(finder, _RunDirectoryGuard) or not hasattr(finder, "find_spec"):
+            continue
+        try:
+            found = finder.find_spec(name, path, None)
+        except (ImportError, ValueError):
+            found = None
+        if found is not None:
+            return found
+    return None
+
+
+class _RunDirectoryGuard(importlib.abc.MetaPathFinder):
+    """First of the import system's finders: refuses every module that lies in a run directory, trusted or not.
+
+    Run directories are data. They are passed around, and a file in one must not become code because somebody works
+    in the folder above it.
+    """
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        found = _find_spec(fullname, path)
+        places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
+        for place in places:
+            # A built-in module's origin is a word, not a path.
+            is_path = place is not None and Path(place).is_absolute()
+            if is_path and (run := run_directory_of(Path(str(place)))) is not None:
+                raise UserError(
+                    f"the module {fullname!r} lies in the run directory {run}, and nothing in a run directory is "
+                    "imported; keep code in a folder of its own"
+                )
+
+
+def run_directory_of(path: Path) -> Path | None:
+    """The run directory that `path` lies in, or is; None if it lies in none."""
+    for place in {path.absolute(), path.resolve()}:
+        for folder in (place, *place.parents):
+            if _is_run_directory(folder):
+                return folder
+    return None
+
+
+def _is_run_directory(folder: Path) -> bool:
+    """By its config.json alone: what else a shared run holds is up to whoever made it."""
+    try:
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and {"task", "method", "preset"} <= values.keys()
+
+
+def _refuse_run_directories() -> None:
+    if not any(isinstance(finder, _RunDirectoryGuard) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _RunDirectoryGuard())
 
 
 def _choose_gl() -> None:
@@ -115,9 +185,9 @@ def _choose_gl() -> None:
 
 
 def _put_current_directory_on_path() -> None:
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    here = Path.cwd()
+    if str(here) not in sys.path and "" not in sys.path and run_directory_of(here) is None:
+        sys.path.insert(0, str(here))
 
 
 def _main_name(main: ModuleType | None) -> tuple[str, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softaug.errors import UserError
+from softaug.errors import unknown
 
 # The five tasks of DMControl-GB and their action repeats.
 PAPER_TASKS: dict[str, int] = {
@@ -53,11 +53,8 @@ def domain_and_task(name: str) -> tuple[str, str]:
     try:
         return ("robot", name.removeprefix("robot_")) if name in ROBOT_TASKS else _DOMAIN_AND_TASK[name]
     except (KeyError, TypeError):
-        others = ", ".join(task for task in SUITE_TASKS if task not in PAPER_TASKS)
-        raise UserError(
-            f"Unknown task {name!r}; choose one of the benchmark's {', '.join(PAPER_TASKS)}, "
-            f"{', '.join(ROBOT_TASKS)}, or another dm_control suite task: {others}."
-        ) from None
+        others = [task for task in SUITE_TASKS if task not in PAPER_TASKS]
+        raise unknown("task", name, [*PAPER_TASKS, *ROBOT_TASKS, *others]) from None
 
 
 def action_repeat(name: str) -> int:

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from softaug.augment import Augment, RandomOverlay
 from softaug.auxiliary.soda import SodaTask
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 from softaug.files import write_atomically
 
 try:
@@ -79,7 +79,7 @@ class SodaCallback(BaseCallback):
         if every < 1 or batch_size < 2:
             raise UserError(f"every ({every}) must be at least 1 and batch_size ({batch_size}) at least 2")
         if extractors not in EXTRACTORS:
-            raise UserError(f"unknown extractors {extractors!r}; choose one of {', '.join(EXTRACTORS)}")
+            raise unknown("extractors", extractors, EXTRACTORS)
         self.augment, self.weak = augment, weak
         self.every, self.batch_size, self.extractors, self.seed = every, batch_size, extractors, seed
         self.lr, self.tau, self.projection_dim = lr, tau, projection_dim

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from softaug.errors import UserError
+from softaug.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ CATALOGUE = {
 def find(name: str) -> Dataset:
     """The data set of that name, or a `UserError` that lists all."""
     if name not in CATALOGUE:
-        raise UserError(f"no data set '{name}' in the catalogue; there are: {', '.join(CATALOGUE)}.")
+        raise unknown("data set", name, CATALOGUE)
     return CATALOGUE[name]
 
 

@@ -60,6 +60,7 @@ def _check_images(folder: Path, everything: bool) -> dict[str, Any]:
     from PIL import Image
 
     from softaug.media.folder_images import DECODE_ERRORS, FolderImages
+    from softaug.media.rgb import as_rgb
 
     source = FolderImages(folder)
     indices = spread(range(len(source)), len(source) if everything else IMAGE_SAMPLE)
@@ -68,7 +69,7 @@ def _check_images(folder: Path, everything: bool) -> dict[str, Any]:
         path = source.path(index)
         try:
             with Image.open(path) as image:
-                image.convert("RGB")
+                as_rgb(image)
                 side = min(image.size)
                 smallest = side if smallest is None else min(smallest, side)
         except DECODE_ERRORS as error:

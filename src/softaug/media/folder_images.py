@@ -25,6 +25,7 @@ from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.media import home
 from softaug.media.crops import crop_boxes, draw_crops
+from softaug.media.rgb import as_rgb
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 INDEX_CACHE_FROM = 20_000  # files; a smaller tree is scanned each time, which takes less than a second
@@ -112,7 +113,7 @@ def load_crop(path: Path, draw: np.ndarray, height: int, width: int) -> np.ndarr
         scale_x, scale_y = image.size[0] / full_width, image.size[1] / full_height
         right, bottom = (left + crop_width) * scale_x, (top + crop_height) * scale_y
         box = (left * scale_x, top * scale_y, min(right, image.size[0]), min(bottom, image.size[1]))
-        resized = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box)
+        resized = as_rgb(image).resize((width, height), Image.Resampling.BILINEAR, box)
     pixels = np.asarray(resized)
     return pixels[:, ::-1] if flips[0] else pixels
 
@@ -122,7 +123,7 @@ def load_whole(path: Path, size: int) -> tuple[np.ndarray, tuple[int, int]]:
     with Image.open(path) as image:
         original = image.size
         image.draft("RGB", (size, size))
-        resized = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+        resized = as_rgb(image).resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(resized), original
 
 

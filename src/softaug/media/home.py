@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 from softaug.files import write_atomically
 
 
@@ -68,8 +68,7 @@ def unregister(name: str) -> Path:
     """Forget a data set; its files stay where they are. Returns the folder it had."""
     datasets = registered()
     if name not in datasets:
-        known = ", ".join(datasets) or "none"
-        raise UserError(f"no data set is registered as '{name}'; registered: {known}.")
+        raise unknown("registered data set", name, datasets)
     folder = datasets.pop(name)
     content = {"datasets": {known: str(place) for known, place in datasets.items()}}
     write_atomically(registry_path(), json.dumps(content, indent=2).encode() + b"\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 from softaug.media import home
 
 DATASET = "dmcgb"
@@ -24,7 +24,7 @@ COLOR_KEYS = ("grid_rgb1", "grid_rgb2", "self_rgb", "skybox_rgb")
 def check_level(level: str) -> None:
     """Refuse a level that is neither easy nor hard."""
     if level not in LEVELS:
-        raise UserError(f"unknown level '{level}'; valid levels: {', '.join(LEVELS)}.")
+        raise unknown("level", level, LEVELS)
 
 
 def find_root(folder: Path) -> Path | None:

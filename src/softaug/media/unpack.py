@@ -6,23 +6,35 @@ is unpacked beside the target and moved there when complete, so the target is wh
 
 from __future__ import annotations
 
+import errno
+import lzma
 import shutil
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from softaug.errors import UserError
 
 COPY_BYTES = 1 << 20
+DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, struct.error, OverflowError,
+    RuntimeError,  # zipfile's for an encrypted entry; NotImplementedError, for an unknown compression, is one too
+    ValueError, UnicodeError,
+)  # fmt: skip
+"""What the standard library raises for archives that are broken, encrypted or of an unknown kind."""
 
 
 def unpack(archive: Path, target: Path, progress: Callable[[int], None] | None = None) -> None:
     """Unpack `archive` to the new folder `target`; `progress` is told the bytes written since the last call."""
     if target.exists():
         raise UserError(f"{target} exists already; move it away first.")
+    if not archive.is_file():
+        raise UserError(f"there is no archive {archive}.")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".unpacking-{target.name}-"))
     try:
@@ -34,9 +46,17 @@ def unpack(archive: Path, target: Path, progress: Callable[[int], None] | None =
             raise UserError(f"{archive} is neither a zip nor a tar archive.")
         temporary.chmod(0o755)  # mkdtemp makes it private; data sets are often shared
         temporary.rename(target)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"there is no space left in {target.parent} to unpack {archive}; make room."
+            ) from error
         raise UserError(
-            f"the archive {archive} is damaged ({error}); delete it and download it again."
+            f"{archive} cannot be unpacked to {target} ({error.strerror or error}); check both, or get it again."
+        ) from error
+    except DAMAGE as error:
+        raise UserError(
+            f"the archive {archive} is damaged or encrypted ({error}); delete it and download it again."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

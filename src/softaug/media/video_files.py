@@ -73,11 +73,14 @@ def decode(path: Path) -> Iterator[np.ndarray]:
 def _decode_pictures(folder: Path) -> Iterator[np.ndarray]:
     from PIL import Image
 
+    from softaug.media.folder_images import DECODE_ERRORS
+    from softaug.media.rgb import as_rgb
+
     for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_SUFFIXES):
         try:
             with Image.open(path) as image:
-                yield np.asarray(image.convert("RGB"))
-        except (OSError, ValueError) as error:
+                yield np.asarray(as_rgb(image))
+        except DECODE_ERRORS as error:
             raise UserError(f"the frame {path} cannot be read: it is damaged or no picture.") from error
 
 

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from softaug.errors import UserError
-from softaug.files import write_atomically
+from softaug.files import output_file, read_object, write_atomically
 from softaug.report.groups import make_groups
 from softaug.report.invariance import Diagnosed, diagnosed_at
 from softaug.report.media import choose_videos, picture_file_uri
@@ -101,8 +100,7 @@ class Reporter:
 
     def write(self, out: Path, *, reload_seconds: float | None = None) -> Written:
         """Write the page to `out`, atomically. reload_seconds: how often the page loads itself again."""
-        if out.is_dir():
-            raise UserError(f"{out} is a directory; give --out the name of a file")
+        output_file(out)
         content = self.collect()
         payload = make_payload(content.groups, content.modes, content.videos)
         now = datetime.now().astimezone()
@@ -164,14 +162,10 @@ def _diagnosis(path: Path, problems: list[str]) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        problems.append(f"{file} cannot be read ({error}); make it again with softaug diagnose.")
+        return read_object(file, "make it again with softaug diagnose.")
+    except UserError as error:
+        problems.append(str(error))
         return None
-    if not isinstance(values, dict):
-        problems.append(f"{file} is damaged (no JSON object); make it again with softaug diagnose.")
-        return None
-    return values
 
 
 def _picture(path: Path, problems: list[str]) -> str | None:

@@ -7,23 +7,18 @@ media, test media and lengths of training are never mixed.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softaug.config import Config
+from softaug.config import Config, experiment
 from softaug.media.notes import media_note
-from softaug.results import MEDIA_ORDER, RunRecord, preferred
+from softaug.results import MEDIA_ORDER, RunRecord, overlay_images, preferred
 
 EPISODES = "episodes"
 """The name of the curve of training episodes, beside those of the evaluation modes."""
-
-NOT_TRAINING = ("seed", "videos", "colors", "images", "eval_every", "eval_episodes", "eval_modes", "checkpoint_every",
-                "log_every", "device", "threads", "compile")  # fmt: skip
-"""Settings that do not make another experiment. Overlay images are compared by what they were, not by their path."""
 
 MODE_ORDER = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
 
@@ -157,14 +152,7 @@ def kept(group: Group, mode: str) -> dict[int, float]:
 
 
 def _key(record: RunRecord) -> tuple:
-    settings = {
-        f.name: getattr(record.config, f.name)
-        for f in dataclasses.fields(Config)
-        if not f.metadata["runtime"] and f.name not in NOT_TRAINING
-    }
-    overlay = (record.facts.get("media") or {}).get("overlay") or {}
-    kind = overlay.get("kind") if isinstance(overlay, dict) else None
-    return (*settings.items(), ("overlay images", kind))
+    return (*experiment(record.config).items(), ("overlay images", overlay_images(record)))
 
 
 def _variants(keys: Sequence[tuple]) -> dict[tuple, str]:

@@ -6,25 +6,20 @@ task; test media within a mode. What cannot be decided is refused with a sentenc
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softaug.config import Config, make_config
-from softaug.errors import UserError
+from softaug.config import Config, experiment, make_config
+from softaug.errors import UserError, unknown
 from softaug.media.notes import PROCEDURAL_NOTE
 from softaug.presets import PRESETS
-from softaug.results import MEDIA_ORDER, Evaluation, RunRecord
+from softaug.results import MEDIA_ORDER, Evaluation, RunRecord, overlay_images, overlay_media
 from softaug.stats import mean_std
 
-# What does not make two runs different experiments: their names, how often they are looked at, the machine, and
-# the media, which are told of for themselves.
-NOT_SETTINGS = frozenset(
-    ("task", "method", "preset", "seed", "decisions", "eval_every", "eval_episodes", "eval_modes",
-     "checkpoint_every", "log_every", "device", "threads", "images", "videos", "colors")
-)  # fmt: skip
+NAMED = frozenset(("task", "method", "preset", "decisions"))
+"""Settings that a table or figure is chosen by, and that are compared one by one."""
 
 
 @dataclass(frozen=True)
@@ -162,12 +157,11 @@ def most_common(counts: Counter[str]) -> list[str]:
 def settings(config: Config) -> dict[str, tuple[object, object]]:
     """Where a run departs from its preset: field -> (its value, the preset's)."""
     preset = make_config(config.task, config.method, config.preset)
+    usual = experiment(preset)
     return {
-        f.name: (getattr(config, f.name), getattr(preset, f.name))
-        for f in dataclasses.fields(Config)
-        if not f.metadata["runtime"]
-        and f.name not in NOT_SETTINGS
-        and getattr(config, f.name) != getattr(preset, f.name)
+        name: (value, usual[name])
+        for name, value in experiment(config).items()
+        if name not in NAMED and value != usual[name]
     }
 
 
@@ -243,25 +237,6 @@ def describe_fewer(
     ]
 
 
-def overlay_media(record: RunRecord) -> str | None:
-    """Where the images of random overlay came from; None if the method uses none."""
-    if record.config.row.strong != "overlay":
-        return None
-    return str((record.facts.get("media") or {}).get("overlay", {}).get("kind", "unknown"))
-
-
-def overlay_images(record: RunRecord) -> str | None:
-    """`procedural`, or `folder, 1,803,460 images`; None if the method uses none."""
-    kind = overlay_media(record)
-    facts = (record.facts.get("media") or {}).get("overlay") or {}
-    return None if kind is None else shown_images(kind, facts)
-
-
-def shown_images(kind: str, facts: Mapping[str, Any]) -> str:
-    """Without the path: on a cluster the same images may lie in another place on each machine."""
-    return f"{kind}, {facts['images']:,} images" if kind == "folder" and "images" in facts else kind
-
-
 def _one_preset(runs: Sequence[RunRecord], preset: str | None) -> str:
     found = list(dict.fromkeys(record.config.preset for record in runs))
     if preset is None:
@@ -271,7 +246,7 @@ def _one_preset(runs: Sequence[RunRecord], preset: str | None) -> str:
             )
         return found[0] if found else "paper"
     if preset not in PRESETS:
-        raise UserError(f"unknown preset {preset!r}; choose one of {', '.join(PRESETS)}")
+        raise unknown("preset", preset, PRESETS)
     return preset
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softaug.envs.tasks import PAPER_TASKS
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 from softaug.stats import RETURN_SCALE
 
 ROBOT = "robot_push"
@@ -235,7 +235,7 @@ def make_items(name: str, tasks: Sequence[str] | None = None) -> list[Item]:
     Of `all`, items that have none of `tasks` are left out.
     """
     if name != "all" and name not in ITEMS:
-        raise UserError(f"unknown item {name!r}; choose one of {', '.join(ITEMS)}, all")
+        raise unknown("item", name, [*ITEMS, "all"])
     items = []
     for item in ITEMS if name == "all" else (name,):
         make, papers = ITEMS[item]

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softaug.errors import UserError
-from softaug.reproduce.collect import overlay_images, shown_images
 from softaug.reproduce.grids import Item, SamplesItem, TableItem
-from softaug.results import RunRecord, is_run, read_run
+from softaug.results import RunRecord, is_run, overlay_images, read_run, shown_images
 
 if TYPE_CHECKING:
     from softaug.commands.eval import RunEvaluation

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 from softaug.interrupt import Interrupt
 from softaug.sweep.display import Display
 from softaug.sweep.local import run_locally
@@ -88,7 +88,7 @@ def check_options(
 ) -> None:
     """Refuse what `run_sweep` cannot do."""
     if backend not in BACKENDS:
-        raise UserError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+        raise unknown("backend", backend, BACKENDS)
     if workers is not None and workers < 1:
         raise UserError(f"workers must be at least 1, not {workers}")
     if cpus_per_run is not None and cpus_per_run < 1:
