@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -108,6 +108,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "takes, with Ray all",
     )
     how.add_argument("--dry-run", action="store_true", help="say what would be made; make nothing")
+    how.add_argument(
+        "--cost",
+        metavar="N,N",
+        help="print GPU-hours, disk and time with so many runs at a time (say 1,8,64); make nothing",
+    )
+    how.add_argument(
+        "--gpu-tflops",
+        type=float,
+        metavar="X",
+        help="for --cost: what a GPU is assumed to sustain [5]",
+    )
+    how.add_argument(
+        "--bench",
+        type=Path,
+        metavar="DIR",
+        help="for --cost: env.json and update.json of `softaug bench`; without it environments are timed now",
+    )
     how.add_argument("--json", action="store_true", help="print the result as JSON")
     how.add_argument("--quiet", action="store_true", help="show no progress")
     config = parser.add_argument_group("config of the runs that are made")
@@ -140,6 +157,8 @@ def run(args: argparse.Namespace) -> int:
         return _write(args, items, records, seeds, args.preset, progress, console)
     args.preset = args.preset or "paper"
     seeds = parse_seed_count(args.seeds if args.seeds is not None else PAPER_SEEDS)
+    if args.cost is not None:
+        return _cost(args, items, seeds)
     there, missing = _plan(args, items, seeds)
     episodes = args.episodes or EPISODES[args.preset]
     if args.dry_run:
@@ -178,16 +197,52 @@ def run(args: argparse.Namespace) -> int:
     return FAILED if failed else status
 
 
+def _cost(args: argparse.Namespace, items: Sequence[Item], seeds: Sequence[int]) -> int:
+    """What the whole grid would cost, runs that there are included."""
+    from softaug.sweep.cost import GPU_TFLOPS, Benchmarks, grid_cost, read_benchmarks, show_cost
+
+    try:
+        workers = [int(part) for part in args.cost.split(",")]
+    except ValueError:
+        workers = []
+    if not workers or min(workers) < 1:
+        raise UserError(f"--cost {args.cost!r} names no numbers of runs at a time; give some, like 1,8,64")
+    tflops = GPU_TFLOPS if args.gpu_tflops is None else args.gpu_tflops
+    if not 0 < tflops < float("inf"):
+        raise UserError(f"--gpu-tflops must be above 0, not {tflops:g}")
+    _, runs = plan_runs(items, [], seeds, args.out / "runs", preset=args.preset, **_overrides(args))
+    tables = [item for item in items if isinstance(item, TableItem)]
+    keys = {(run.config.task, run.config.method) for run in runs}
+    test_modes = {key: len({m for table in tables for m in table.modes_of(*key)}) for key in keys}
+    cost = grid_cost(
+        runs,
+        test_modes,
+        episodes=args.episodes or EPISODES[args.preset],
+        workers=workers,
+        gpu_tflops=tflops,
+        benchmarks=Benchmarks() if args.bench is None else read_benchmarks(args.bench),
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if args.json:
+        print(json.dumps(cost, indent=1))
+    else:
+        show_cost(cost, Console(highlight=False))
+    return 0
+
+
+def _overrides(args: argparse.Namespace) -> dict[str, Any]:
+    """The config fields that were given for every run."""
+    given = {name: value for name, value in given_arguments(args).items() if name not in NOT_OFFERED}
+    return given if args.decisions is None else {**given, "decisions": args.decisions}
+
+
 def _plan(
     args: argparse.Namespace, items: Sequence[Item], seeds: Sequence[int]
 ) -> tuple[list[RunRecord], list[PlannedRun]]:
     own = args.out / "runs"
     found = [*(find_runs(args.runs) if args.runs else []), *runs_below(own)]
     records = [read_run(path) for path in dict.fromkeys(path.resolve() for path in found)]
-    overrides = {name: value for name, value in given_arguments(args).items() if name not in NOT_OFFERED}
-    if args.decisions is not None:
-        overrides["decisions"] = args.decisions
-    there, missing = plan_runs(items, records, seeds, own, preset=args.preset, **overrides)
+    there, missing = plan_runs(items, records, seeds, own, preset=args.preset, **_overrides(args))
     # What cannot be put together is refused now, not after days of training.
     for item in items:
         if not isinstance(item, SamplesItem):

@@ -134,6 +134,33 @@ def disk_of_run(config: Config, stepper: Stepper, checkpoint_bytes: int) -> tupl
     return replay, config.keep_checkpoints * checkpoint_bytes
 
 
+@dataclass(frozen=True)
+class Speeds:
+    """Mean seconds of the parts of a decision."""
+
+    step: float
+    """of the environment, rendering and resets included"""
+    act: float
+    update: float
+
+
+def run_seconds(config: Config, stepper: Stepper, speeds: Speeds, *, overlapped: bool) -> tuple[float, float]:
+    """Of training and of the evaluations in it. overlapped: the environment steps while the learner updates."""
+    step, act, update = speeds.step, speeds.act, speeds.update / config.update_every
+    learning = max(step, update) + act if overlapped else step + act + update
+    random = min(config.random_decisions, config.decisions)
+    training = random * step + config.initial_updates * speeds.update + (config.decisions - random) * learning
+    evaluations = 1 + ((config.decisions - 1) // config.eval_every if config.eval_every else 0)
+    episodes = evaluations * len(config.eval_modes) * config.eval_episodes
+    return training, episodes * episode_decisions(stepper) * (step + act)
+
+
+def episode_decisions(stepper: Stepper) -> int:
+    """Length of an episode, at most."""
+    facts = stepper.facts
+    return facts["episode_decisions"] or -(-EPISODE_FRAMES // facts["action_repeat"])
+
+
 class Calibration:
     """Measures each environment and each learner once, in this process."""
 
@@ -159,22 +186,13 @@ class Calibration:
     def cost(self, config: Config) -> Cost:
         """The whole run from its parts. On the CPU the environment and the learner share the cores."""
         stepper = self.stepper(config)
-        step = self._decision_seconds[stepper]
         update, act, checkpoint_bytes = self._learner(config)
-        every = config.update_every
         on_cpu = choose_device(config.device).type == "cpu"
-        learning = (
-            step + act + update / every
-            if on_cpu or not config.env_process
-            else max(step, update / every) + act
+        speeds = Speeds(self._decision_seconds[stepper], act, update)
+        training, evaluating = run_seconds(
+            config, stepper, speeds, overlapped=config.env_process and not on_cpu
         )
-        random = min(config.random_decisions, config.decisions)
-        training = random * step + config.initial_updates * update + (config.decisions - random) * learning
-        facts = stepper.facts
-        episode = facts["episode_decisions"] or -(-EPISODE_FRAMES // facts["action_repeat"])
-        evaluations = 1 + ((config.decisions - 1) // config.eval_every if config.eval_every else 0)
-        episodes = evaluations * len(config.eval_modes) * config.eval_episodes
-        evaluating = episodes * episode * (step + act) / (config.workers if not on_cpu else 1)
+        evaluating /= config.workers if not on_cpu else 1
         return Cost(training + evaluating, *disk_of_run(config, stepper, checkpoint_bytes), measured=False)
 
     def _learner(self, config: Config) -> tuple[float, float, int]:
@@ -188,7 +206,7 @@ class Calibration:
         return self._updates[key]
 
 
-def decision_seconds(stepper: InProcessStepper) -> float:
+def decision_seconds(stepper: InProcessStepper, clock: Callable[[], float] = time.perf_counter) -> float:
     """Mean seconds of a decision with random actions, resets between episodes included."""
     rng = np.random.default_rng(0)
     shape = stepper.action_space.shape
@@ -197,12 +215,12 @@ def decision_seconds(stepper: InProcessStepper) -> float:
     begun = 0.0
     for decision in range(CALIBRATION_DECISIONS + 2):
         if decision == 2:  # the first ones load textures and warm caches
-            begun = time.perf_counter()
+            begun = clock()
         stepper.send(rng.uniform(-1, 1, shape).astype(np.float32))
         _, _, terminated, truncated, _ = stepper.receive()
         if terminated or truncated:  # an own environment's episode may be short
             stepper.reset()
-    return (time.perf_counter() - begun) / CALIBRATION_DECISIONS
+    return (clock() - begun) / CALIBRATION_DECISIONS
 
 
 def learner_cost(config: Config, threads: int) -> tuple[float, float, int]:
@@ -227,9 +245,13 @@ def learner_cost(config: Config, threads: int) -> tuple[float, float, int]:
             act = _mean_seconds(lambda: agent.act(obs), at_least=3, agent=agent)
     finally:
         torch.set_num_threads(before)
+    return update, act, checkpoint_size(agent)
+
+
+def checkpoint_size(agent: Agent) -> int:
+    """Bytes of its tensors, after the first update: optimizers have no state before."""
     trees = (agent.state(), agent.policy_weights())
-    size = sum(t.numel() * t.element_size() for tree in trees for _, t in tensors_in(tree))
-    return update, act, size
+    return sum(t.numel() * t.element_size() for tree in trees for _, t in tensors_in(tree))
 
 
 def _mean_seconds(call: Callable[[], Any], *, at_least: int, agent: Agent) -> float:
