@@ -143,11 +143,12 @@ def test_schedules(method, auxiliary, monkeypatch):
 
 
 @every_method
-def test_metrics_are_finite_scalars(method):
-    agent, replay = tiny_agent(method), replay_for(method)
+def test_metrics_are_finite_scalars(method, device):
+    agent, replay = tiny_agent(method, device=device), replay_for(method)
     for _ in range(2):
         for name, value in agent.update(replay).items():
             assert value.shape == () and not value.requires_grad and torch.isfinite(value), name
+            assert value.device.type == device, name
 
 
 @every_method
@@ -213,16 +214,16 @@ def test_random_actions_are_uniform():
 
 
 @every_method
-def test_the_policy_is_the_agents_mean_action(method):
+def test_the_policy_is_the_agents_mean_action(method, device):
     """At test time only f_theta and pi_theta are used; the weights file says all there is to know."""
-    config, agent = tiny_method(method), tiny_agent(method)
+    config, agent = tiny_method(method), tiny_agent(method, device=device)
     agent.update(replay_for(method))
     obs = observation(config)
     stored = agent.policy_weights()
     policy = make_policy(config, stored, obs_shape(config), ACTION_DIM)
     with torch.no_grad():
-        view = center_crop(torch.from_numpy(obs)[None], config.crop_size)
-        expected = torch.tanh(agent.sac.actor(agent.sac.encoder(view))[0])[0]
+        view = center_crop(torch.from_numpy(obs)[None], config.crop_size).to(device)
+        expected = torch.tanh(agent.sac.actor(agent.sac.encoder(view))[0])[0].cpu()
     np.testing.assert_allclose(policy.act(obs), expected, rtol=1e-4, atol=1e-6)
     parts = {name.split(".")[0] for name in stored}
     assert parts == ({"encoder", "actor", "auxiliary"} if method == "pad" else {"encoder", "actor"})
@@ -273,11 +274,11 @@ def test_reduced_precision_is_for_cuda(precision):
         tiny_agent("sac", precision=precision)
 
 
-def test_it_learns_a_bandit_from_pixels():
+def test_it_learns_a_bandit_from_pixels(device):
     """One-decision episodes: reward is the first action's sign agreement with the picture's brightness."""
     from softaug.replay import Replay
 
-    config = tiny_method("sac", batch_size=32, actor_lr=3e-3, critic_lr=3e-3, alpha_lr=1e-2)
+    config = tiny_method("sac", device=device, batch_size=32, actor_lr=3e-3, critic_lr=3e-3, alpha_lr=1e-2)
     agent = make_agent(config, obs_shape(config), ACTION_DIM)
     rng, size = np.random.default_rng(0), config.image_size
     replay = Replay(

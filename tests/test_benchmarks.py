@@ -37,7 +37,7 @@ def make_pair(config: Config) -> tuple[Agent, PlainLearner]:
     # Moved biases, targets and temperature: at their starting values too much would be equal or zero.
     draws = torch.Generator().manual_seed(5)
     for parameter in [*agent.sac.parameters(), *(agent.auxiliary.parameters() if agent.auxiliary else ())]:
-        parameter.data.add_(0.02 * torch.randn(parameter.shape, generator=draws))
+        parameter.data.add_(0.02 * torch.randn(parameter.shape, generator=draws).to(agent.device))
     return agent, PlainLearner(agent)
 
 
@@ -83,8 +83,8 @@ def check_losses(metrics: dict[str, torch.Tensor], losses: dict[str, torch.Tenso
 
 
 @every_method
-def test_losses_and_gradients_equal_the_plain_ones(method):
-    config = tiny_method(method, n_step=2, **STILL)
+def test_losses_and_gradients_equal_the_plain_ones(method, device):
+    config = tiny_method(method, device=device, n_step=2, **STILL)
     check_gradients(config, tiny_replay(config), updates=3)
 
 
@@ -96,8 +96,8 @@ def test_a_batch_in_pieces_equals_the_plain_whole(method, monkeypatch):
 
 
 @every_method
-def test_learning_goes_the_same_way(method):
-    config = tiny_method(method)
+def test_learning_goes_the_same_way(method, device):
+    config = tiny_method(method, device=device)
     replay = tiny_replay(config)
     agent, learner = make_pair(config)
     for _ in range(4):
@@ -231,8 +231,15 @@ def test_the_table_fits_a_terminal(preset, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     config = make_config(method="soda_both_overlay")
     row = summary(config, {"matmul": [0.1], "ours": [1.6], "plain": [4.2]}, [0.019], 1.22)
-    show({"preset": preset, "threads": 2, "methods": [row]})
+    show({"preset": preset, "device": "cpu", "threads": 2, "methods": [row]})
     output = capsys.readouterr().out
     assert "…" not in output
     line = next(line for line in output.splitlines() if line.startswith("soda_both_overlay"))
     assert "2.62x" in line and "1.9%" in line and "1.2" in line
+
+
+def test_a_device_that_is_not_there_is_one_sentence(capsys):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    assert main(["bench", "update", "--device", "cuda"]) == 2
+    assert "device 'cuda' is not available here" in capsys.readouterr().err

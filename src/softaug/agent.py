@@ -13,7 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softaug.augment import Augment, Images, RandomConv, RandomCrop, RandomOverlay, RandomShift, center_crop
+from softaug.augment import (
+    Augment,
+    Images,
+    RandomConv,
+    RandomCrop,
+    RandomOverlay,
+    RandomShift,
+    center_crop,
+    upload,
+)
 from softaug.auxiliary import BatchViews
 from softaug.auxiliary.curl import CurlTask
 from softaug.auxiliary.inverse_dynamics import InverseDynamicsTask
@@ -144,7 +153,7 @@ class Agent:
         assert self.auxiliary is not None
         data: Any = seen
         if self.auxiliary.needs == "observations":
-            data = replay.sample_observations(self.aux_batch_size, self.replay_rng).to(self.device)
+            data = upload(replay.sample_observations(self.aux_batch_size, self.replay_rng), self.device)
         elif self.auxiliary.needs == "one_step" and self.n_step > 1:
             batch = replay.sample(self.batch_size, self.replay_rng, n_step=1).to(self.device)
             views = (self.weak(pixels, self.aux_generator) for pixels in (batch.obs, batch.next_obs))

@@ -112,16 +112,30 @@ class RandomOverlay:
         self.alpha = alpha
 
     def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        # The image source draws with numpy; its seed comes from our generator, so one state restores both.
-        seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
         batch, channels, height, width = obs.shape
-        images = torch.from_numpy(self.images.sample(batch, height, width, np.random.default_rng(seed)))
-        images = images.to(obs.device)
+        rng = np.random.default_rng(draw_seed(generator))
+        images = upload(torch.from_numpy(self.images.sample(batch, height, width, rng)), obs.device)
         epsilon = torch.empty(batch, height, width, channels, dtype=torch.uint8, device=obs.device)
         for channel in range(channels):  # byte by byte: twice as fast as repeating three at a time
             epsilon[..., channel] = images[..., channel % 3]
         mixed = torch.lerp(obs.permute(0, 2, 3, 1).to(torch.float32), epsilon.to(torch.float32), self.alpha)
         return mixed.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on `device`. Only a copy from pinned memory lets a GPU's host go on at once."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def draw_seed(generator: torch.Generator) -> int | list[int]:
+    """A seed for numpy that follows from `generator`, so that one state restores both."""
+    drawn = torch.randint(2**62, (1,), generator=generator, device=generator.device)
+    if generator.device.type == "cpu":
+        return int(drawn)
+    # Reading what a GPU drew would wait for all its work. Its generator's state lies on the host, and has moved on.
+    return list(generator.get_state().numpy().tobytes())
 
 
 def draw_integers(choices: int, count: int, generator: torch.Generator) -> Tensor:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softaug.agent import Agent
-from softaug.augment import RandomConv, RandomCrop, RandomOverlay, RandomShift, draw_integers
+from softaug.augment import RandomConv, RandomCrop, RandomOverlay, RandomShift, draw_integers, draw_seed
 from softaug.auxiliary.curl import CurlTask
 from softaug.auxiliary.inverse_dynamics import InverseDynamicsTask
 from softaug.auxiliary.soda import SodaTask
@@ -77,7 +77,7 @@ def shift(obs: Tensor, pad: int, generator: torch.Generator) -> Tensor:
 
 def random_conv(obs: Tensor, generator: torch.Generator) -> Tensor:
     batch, channels, height, width = obs.shape
-    weights = torch.randn(batch, 3, 3, 3, 3, generator=generator)
+    weights = torch.randn(batch, 3, 3, 3, 3, generator=generator, device=generator.device)
     views = []
     for o, weight in zip(obs, weights, strict=True):
         frames = o.view(channels // 3, 3, height, width) / 255
@@ -87,10 +87,9 @@ def random_conv(obs: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def overlay(obs: Tensor, augment: RandomOverlay, generator: torch.Generator) -> Tensor:
-    seed = int(torch.randint(2**62, (1,), generator=generator))
     batch, channels, height, width = obs.shape
-    images = augment.images.sample(batch, height, width, np.random.default_rng(seed))
-    epsilon = torch.from_numpy(images).permute(0, 3, 1, 2).float().repeat(1, channels // 3, 1, 1)
+    images = augment.images.sample(batch, height, width, np.random.default_rng(draw_seed(generator)))
+    epsilon = torch.from_numpy(images).permute(0, 3, 1, 2).to(obs).repeat(1, channels // 3, 1, 1)
     return (1 - augment.alpha) * obs + augment.alpha * epsilon
 
 
@@ -114,7 +113,7 @@ def move_average(target: nn.Module, online: nn.Module, tau: float) -> None:
 
 
 class PlainLearner:
-    """One agent's updates, plainly (on the CPU)."""
+    """One agent's updates, plainly, on the agent's device."""
 
     def __init__(self, agent: Agent):
         # One deepcopy, so that what the agent's parts share (the encoder) is shared here too.
@@ -124,9 +123,9 @@ class PlainLearner:
                 module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.agent = agent  # its settings; its weights and generators are not touched
         self.updates = agent.updates
-        self.generator = torch.Generator()
+        self.generator = torch.Generator(agent.device)
         self.generator.set_state(agent.generator.get_state())
-        self.aux_generator = torch.Generator()
+        self.aux_generator = torch.Generator(agent.device)
         self.aux_generator.set_state(agent.aux_generator.get_state())
         self.replay_rng = copy.deepcopy(agent.replay_rng)
         owned = {
@@ -199,7 +198,7 @@ class PlainLearner:
         with torch.no_grad():
             key = task.key_projection(encode(task.key_encoder, self.weak(observations, self.aux_generator)))
         logits = torch.matmul(query, torch.matmul(task.W, key.T))
-        return F.cross_entropy(logits, torch.arange(len(logits)))
+        return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 
     def inverse_dynamics_loss(self, view: Tensor, next_view: Tensor, action: Tensor) -> Tensor:
         task = self.auxiliary
@@ -209,18 +208,19 @@ class PlainLearner:
 
     def auxiliary_loss(self, replay: Replay, batch: Batch, view: Tensor, next_view: Tensor) -> Tensor:
         if isinstance(self.auxiliary, SodaTask):
-            return self.soda_loss(sample_observations(replay, self.agent.aux_batch_size, self.replay_rng))
+            observations = sample_observations(replay, self.agent.aux_batch_size, self.replay_rng)
+            return self.soda_loss(observations.to(self.agent.device))
         if isinstance(self.auxiliary, CurlTask):
             return self.curl_loss(batch.obs, view)
         if self.agent.n_step > 1:  # RL's next view is not the one that the action led to
-            batch = sample(replay, self.agent.batch_size, self.replay_rng)
+            batch = sample(replay, self.agent.batch_size, self.replay_rng).to(self.agent.device)
             view, next_view = (self.weak(obs, self.aux_generator) for obs in (batch.obs, batch.next_obs))
         return self.inverse_dynamics_loss(view, next_view, batch.action)
 
     def update(self, replay: Replay) -> dict[str, Tensor]:
         """What `Agent.update` does; returns the losses."""
         agent, losses = self.agent, {}
-        batch = sample(replay, agent.batch_size, self.replay_rng, agent.n_step)
+        batch = sample(replay, agent.batch_size, self.replay_rng, agent.n_step).to(agent.device)
         view, next_view = (self.weak(obs, self.generator) for obs in (batch.obs, batch.next_obs))
         if "rl" in agent.strong_in:
             view, next_view = (self.strong(pixels, self.generator) for pixels in (view, next_view))

@@ -29,7 +29,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from softaug.agent import Agent, make_agent
+from softaug.agent import Agent, choose_device, make_agent
 from softaug.augment import RandomOverlay
 from softaug.benchmarks.plain import PlainLearner
 from softaug.config import Config, make_config
@@ -118,14 +118,23 @@ def serve(connection: Connection, config: Config, variant: str, threads: int, di
     while True:  # until `measure` ends this process
         request = connection.recv()
         if request == "update":
-            begun = time.perf_counter()
+            begun = now(agent.device)
             for _ in range(schedule(config)):
                 learner.update(replay)
-            connection.send((time.perf_counter() - begun) / schedule(config))
+            connection.send((now(agent.device) - begun) / schedule(config))
         elif request == "replay":
             connection.send(replay_share(agent, replay, schedule(config)))
         elif request == "rss":
             connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)  # Linux counts in kB
+
+
+def now(device: torch.device) -> float:
+    """Seconds, after all work given to the device is done: a GPU's calls return before it has computed."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
 
 
 def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
@@ -135,11 +144,11 @@ def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
     def timed(function: Any, to_float: bool = False) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal spent
-            begun = time.perf_counter()
+            begun = now(agent.device)
             result = function(*args, **kwargs)
             if to_float:  # the encoder would do it, piece by piece
                 result = result.to(torch.float32)
-            spent += time.perf_counter() - begun
+            spent += now(agent.device) - begun
             return result
 
         return call
@@ -150,10 +159,10 @@ def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
     for owner in owners:
         owner.weak = timed(weak, to_float=True)
     timed_replay = _TimedReplay(timed(replay.sample), timed(replay.sample_observations))
-    begun = time.perf_counter()
+    begun = now(agent.device)
     for _ in range(updates):
         agent.update(timed_replay)  # type: ignore[arg-type]
-    share = spent / (time.perf_counter() - begun)
+    share = spent / (now(agent.device) - begun)
     for owner in owners:
         owner.weak = weak
     return share
@@ -169,8 +178,9 @@ class _TimedReplay:
 
 def measure(config: Config, *, rounds: int, threads: int) -> dict[str, Any]:
     """One method: our learner, the plain one and the matrix product, interleaved."""
-    square = torch.rand(2, MATMUL_SIZE, MATMUL_SIZE)
-    product = torch.empty(MATMUL_SIZE, MATMUL_SIZE)
+    device = torch.device(config.device)
+    square = torch.rand(2, MATMUL_SIZE, MATMUL_SIZE, device=device)
+    product = torch.empty(MATMUL_SIZE, MATMUL_SIZE, device=device)
     times: dict[str, list[float]] = {"matmul": [], "ours": [], "plain": []}
     shares = []
     context = multiprocessing.get_context("spawn")
@@ -186,9 +196,9 @@ def measure(config: Config, *, rounds: int, threads: int) -> dict[str, Any]:
             for round_number in range(rounds + 1):
                 for variant, connection in connections.items():
                     for _ in range(2):
-                        begun = time.perf_counter()
+                        begun = now(device)
                         torch.mm(square[0], square[1], out=product)
-                        times["matmul"].append(time.perf_counter() - begun)
+                        times["matmul"].append(now(device) - begun)
                     seconds = _ask(connection, "update")
                     if round_number > 0:  # the first round warms up: memory, kernels, page cache
                         times[variant].append(seconds)
@@ -244,7 +254,7 @@ def summary(
 
 def show(result: dict[str, Any]) -> None:
     table = Table(
-        title=f"Learning per decision, preset {result['preset']}, {result['threads']} threads",
+        title=f"Learning per decision, preset {result['preset']}, {result['device']}, {result['threads']} threads",
         caption="medians over rounds; GFLOP/s: useful encoder work; peak: fp32 matmul, interleaved",
         box=None,  # lines between the columns would make it wider than 80
         padding=(0, 2, 0, 0),
@@ -298,6 +308,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="paper", choices=PRESETS, help="sizes of images and networks")
     parser.add_argument("--updates", type=int, default=6, help="updates measured per method")
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's own choice")
+    parser.add_argument(
+        "--device", default="cpu", help="cpu, cuda, mps, or auto (the first of cuda, mps, cpu)"
+    )
     parser.add_argument("--images", default="procedural", help="overlay images: a folder or 'procedural'")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -306,16 +319,18 @@ def run(args: argparse.Namespace) -> int:
     names = list(METHODS) if args.methods == "all" else [get_method(n).name for n in args.methods.split(",")]
     if args.updates < 1:
         raise UserError(f"--updates is {args.updates}; measure at least one update")
+    device = choose_device(args.device).type
     if args.threads > 0:
         torch.set_num_threads(args.threads)
     threads = torch.get_num_threads()
     rows: list[dict[str, Any]] = []
     for name in names:
         print(f"{name} ({len(rows) + 1}/{len(names)}) ...", file=sys.stderr, flush=True)
-        config = make_config(method=name, preset=args.preset, device="cpu", images=args.images)
+        config = make_config(method=name, preset=args.preset, device=device, images=args.images)
         rounds = -(-args.updates // schedule(config))
         rows.append(measure(config, rounds=rounds, threads=threads))
-    result = {"preset": args.preset, "threads": threads, "updates": args.updates, "methods": rows}
+    result: dict[str, Any] = {"preset": args.preset, "device": device, "threads": threads}
+    result |= {"updates": args.updates, "methods": rows}
     if args.json:
         print(json.dumps(result, indent=2))
     else:
