@@ -22,6 +22,7 @@ from softaug.config import (
 from softaug.errors import UserError
 from softaug.media.notes import media_note
 from softaug.methods import get_method
+from softaug.presets import get_preset
 from softaug.starting import imports_end_at_ctrl_c
 
 INTERRUPTED = 130
@@ -80,6 +81,8 @@ def choose_run(args: argparse.Namespace) -> tuple[Config, Path]:
             raise UserError("--out and --resume exclude each other; a resumed run stays in its directory")
         if "method" in given:
             given["method"] = get_method(given["method"]).name  # `soda` is `soda_overlay`: no difference
+        if "preset" in given:
+            given["preset"] = get_preset(given["preset"]).label  # of a file, as the config has it
         return dataclasses.replace(read_config(args.resume / "config.json"), **given), args.resume
     config = make_config(**given)
     return config, args.out or default_directory(config)
