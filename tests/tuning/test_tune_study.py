@@ -131,7 +131,7 @@ def test_a_study_finds_what_is_better_and_writes_it_as_a_preset(tmp_path):
     assert complete and len(summary.trials) == 25
     assert summary.base.score is not None and summary.base.number == 0
     assert abs(math.log10((summary.best.values or summary.base_values)["actor_lr"] / BEST_LR)) < 0.5
-    assert list(summary.importance)[0] == "actor_lr", "n_step does nothing here"
+    assert next(iter(summary.importance)) == "actor_lr", "n_step does nothing here"
     preset = get_preset(str(summary.preset))
     assert preset.values == {"critic_lr": 2e-3, "random_decisions": 20, **summary.best.values}, (
         "not the study's short decisions"

@@ -49,10 +49,14 @@ class Display:
             if self._live is None:
                 self.say(text)
 
-    def ended(self, study: Any, number: int, total: int) -> None:
+    def ended(self, study: Any, number: int) -> None:
         """A trial is over."""
         frozen = study.get_trials(deepcopy=False)[number]
-        self.say(f"trial {number:>3}  {said_end(frozen)}")
+        text = f"trial {number:>3}  {said_end(frozen)}"
+        if self._live is None:
+            self.say(text)
+        else:  # trials.csv has what does not fit
+            self._console.print(text, no_wrap=True, overflow="ellipsis", markup=False)
 
     def refresh(self, study: Any, live: Sequence[LiveTrial], running: Collection[Path], total: int) -> None:
         """Show where the trials are, at most every `REFRESH_SECONDS`."""

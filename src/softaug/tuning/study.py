@@ -300,7 +300,7 @@ class Tuner:
         self.live.remove(live)
         if live.ending != FAILED:
             self.failures = 0
-        self.display.ended(self.study, live.number, self.trials)
+        self.display.ended(self.study, live.number)
 
     # Runs
 
