@@ -124,6 +124,7 @@ def tune(out, runner, trials=8, **others):
     return complete, summarise(chosen, out, study, "softaug tune ...")
 
 
+@pytest.mark.slow
 def test_a_study_finds_what_is_better_and_writes_it_as_a_preset(tmp_path):
     complete, summary = tune(
         tmp_path, PretendedRuns(2), trials=25, pruner="none", overrides={"critic_lr": 2e-3}
@@ -256,6 +257,7 @@ def test_a_single_failure_does_not_stop_the_study(tmp_path):
     assert complete and {t.number: t.state for t in summary.trials}[1] == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looks", [2, 9])
 def test_a_killed_study_continues_with_the_same_trials_and_scores(tmp_path, looks):
     whole = tune(tmp_path / "whole", PretendedRuns(), trials=6)[1]

@@ -196,14 +196,14 @@ def show(summary: Summary, out: Path, console: Console) -> None:
     best = summary.best
     if best is None:
         return
-    fields = _table("\nfields", ["field", "base", "best", "importance"])
+    fields = _table("\nfields", ["field", "base", "best", *(["importance"] if summary.importance else [])])
     order = [*summary.importance, *(n for n in summary.base_values if n not in summary.importance)]
     for name in order:
         fields.add_row(
             name,
             shown(summary.base_values[name]),
             shown(best.values.get(name, summary.base_values[name])),
-            f"{summary.importance[name]:.2f}" if name in summary.importance else "–",
+            *([f"{summary.importance[name]:.2f}"] if name in summary.importance else []),
         )
     console.print(fields)
     if not summary.importance:

@@ -67,7 +67,8 @@ class Display:
         over = over_trials(study)
         parts = [self._part(trial) for trial in live]
         left = self._eta.left(len(over) + sum(parts), total, now)
-        head = f"{len(over)}/{total} trials over; best {said_best(over)}; about {duration(left)} left"
+        head = f"{len(over)}/{total} trials over; best {said_best(over)}"
+        head += f"; about {duration(left)} left" if left is not None else ""
         if self._live is None:
             if now - self._told >= PLAIN_SECONDS:
                 self._told = now
@@ -99,7 +100,7 @@ class Display:
 
     def _table(self, live: Sequence[LiveTrial], parts: Sequence[float], running: Collection[Path]) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for name in ("trial", "task", "seed", "decisions", "per s", "last return", "of trial"):
+        for name in ("trial", "task", "seed", "decisions", "per s", "last return", "done"):
             table.add_column(name, justify="left" if name in ("trial", "task") else "right", no_wrap=True)
         for trial, part in zip(live, parts, strict=True):
             name = f"{trial.number} (base)" if trial.is_base else str(trial.number)
@@ -131,7 +132,7 @@ class Eta:
         if self._begun is None:
             self._begun = (now, done)
         seconds, gained = now - self._begun[0], done - self._begun[1]
-        return seconds * max(0.0, total - done) / gained if gained > 0 and seconds > 5 else None
+        return seconds * max(0.0, total - done) / gained if gained > 0.1 else None
 
 
 def over_trials(study: Any) -> list[Any]:
