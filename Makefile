@@ -13,7 +13,7 @@ setup: $(SETUP)  ## create .venv, install softaug with the tested versions, chec
 
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev,docs,export,ray,report,sb3]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev,docs,export,ray,report,sb3,tune]'
 	$(BIN)/python -m softaug.envs.gl --install
 	@touch $@
 

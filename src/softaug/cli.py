@@ -23,6 +23,7 @@ from softaug.starting import imports_end_at_ctrl_c
 COMMANDS = {
     "train": "train an agent",
     "sweep": "train a grid of tasks, methods and seeds, here or on a Ray cluster",
+    "tune": "search hyper-parameters for your tasks, and write the best as a preset file",
     "eval": "returns of a trained agent in the test distributions",
     "play": "record a video of a trained agent",
     "diagnose": "how far features and actions move when only the look of a state changes",

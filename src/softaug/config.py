@@ -20,7 +20,7 @@ from softaug.envs.tasks import frame_stack
 from softaug.errors import UserError, did_you_mean, unknown
 from softaug.files import check_name, read_object, write_atomically
 from softaug.methods import EARLIER_ALIASES, METHODS, Method, get_method
-from softaug.presets import PRESETS, TASK_PRESETS
+from softaug.presets import LABEL, PRESETS, TASK_PRESETS, get_preset
 
 
 def option(default: Any, help_text: str, *, runtime: bool = False, later: bool = False) -> Any:
@@ -41,7 +41,9 @@ class Config:
         "task: domain_task of the DeepMind Control suite, or module:callable of an environment of your own",
     )
     method: str = option("soda_overlay", f"method: {', '.join(METHODS)}")
-    preset: str = option("paper", "paper (the paper's numbers) or small (two CPU cores)")
+    preset: str = option(
+        "paper", "paper (the paper's numbers), small (two CPU cores), or a preset file of softaug tune"
+    )
     seed: int = option(0, "seed of everything: networks, environment, sampling, augmentation")
     decisions: int = option(500_000, "length of training in decisions")
 
@@ -168,7 +170,7 @@ class Config:
             )
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         for name, value in fields.items():
-            if not _is_a(value, types[name]):
+            if not is_a(value, types[name]):
                 raise UserError(f"the config's {name} cannot be {value!r:.80}; restore it or start a new run")
         fields["method"] = EARLIER_ALIASES.get(fields["method"], fields["method"])
         return Config(**fields)
@@ -177,13 +179,17 @@ class Config:
 def make_config(
     task: str = "walker_walk", method: str = "soda", preset: str = "paper", **overrides: Any
 ) -> Config:
-    """The config of one run: paper defaults < the method's numbers < the preset (and its task's) < `overrides`."""
-    row = get_method(method)
-    if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+    """The config of one run: paper defaults < the method's numbers < the preset (and its task's) < `overrides`.
+
+    preset: a name, or a preset file (`softaug tune` writes them), whose values win over those of its base preset. The
+        config holds them all: it does not need the file again.
+    """
+    row, chosen = get_method(method), get_preset(preset)
     refuse_unknown_fields(overrides)
-    values = {**row.numbers, **PRESETS[preset], **TASK_PRESETS.get((preset, task), {}), **overrides}
-    values.update(task=task, method=row.name, preset=preset)
+    check_preset_values(preset, chosen.values)
+    numbers = {**PRESETS[chosen.base], **TASK_PRESETS.get((chosen.base, task), {}), **chosen.values}
+    values = {**row.numbers, **numbers, **overrides}
+    values.update(task=task, method=row.name, preset=chosen.label)
     values.setdefault("frame_stack", frame_stack(task))
     if ":" in task and "eval_modes" not in overrides:
         # The benchmark's modes are those of its own tasks: an own environment has the looks its owner gives.
@@ -196,6 +202,19 @@ def make_config(
         elif "crop_size" not in overrides:
             values["crop_size"] = values["image_size"]
     return Config(**values)
+
+
+NOT_IN_PRESETS = ("task", "method", "preset", "seed")
+
+
+def check_preset_values(name: str, values: Mapping[str, Any]) -> None:
+    """Refuse what a preset file cannot set: unknown fields, a run's identity, values of the wrong type."""
+    types = get_type_hints(Config)
+    for field_name, value in values.items():
+        if field_name not in types or field_name in NOT_IN_PRESETS:
+            raise UserError(f"the preset file {name} cannot set {field_name!r}; remove it from the file")
+        if not is_a(value, types[field_name]):
+            raise UserError(f"the preset file {name} has {field_name} {value!r}, which cannot be; correct it")
 
 
 def refuse_unknown_fields(names: Collection[str]) -> None:
@@ -283,13 +302,13 @@ def _parser_of(kind: Any) -> Any:
     return parse
 
 
-def _is_a(value: Any, kind: Any) -> bool:
+def is_a(value: Any, kind: Any) -> bool:
     """Whether `value` may stand in a field annotated with `kind`: a plain type or a tuple of one."""
     if kind in (bool, str):
         return isinstance(value, kind)
     if kind in (int, float):  # JSON writes 1.0 as it likes; a bool is no number here
         return isinstance(value, (int, kind)) and not isinstance(value, bool)
-    return isinstance(value, tuple) and all(_is_a(item, kind.__args__[0]) for item in value)
+    return isinstance(value, tuple) and all(is_a(item, kind.__args__[0]) for item in value)
 
 
 def _metavar(kind: Any) -> str:
@@ -330,9 +349,11 @@ def _check(config: Config) -> None:
         if not 0 < getattr(config, name) < math.inf:
             raise UserError(f"{name} must be positive, not {getattr(config, name)}")
     choices = {
-        "preset": tuple(PRESETS), "replay_memory": ("disk", "ram"), "render": ("exact", "fast"),
+        "replay_memory": ("disk", "ram"), "render": ("exact", "fast"),
         "conv_init": ("delta_orthogonal", "orthogonal"), "device": ("auto", "cpu", "cuda", "mps"), "precision": ("fp32", "tf32", "bf16"),
     }  # fmt: skip
+    if config.preset not in PRESETS and not LABEL.fullmatch(config.preset):
+        raise UserError(f"unknown preset {config.preset!r}; choose one of {', '.join(PRESETS)}")
     for name, valid in choices.items():
         if getattr(config, name) not in valid:
             raise unknown(name, getattr(config, name), valid)

@@ -13,6 +13,7 @@ from softaug.envs.factory import CallableEnvs
 from softaug.envs.own_import import MakeEnv, load_callable, spec_of
 from softaug.errors import UserError
 from softaug.methods import get_method
+from softaug.presets import get_preset
 
 
 def choose(
@@ -48,6 +49,8 @@ def choose(
         refuse_unknown_fields(fields)
         if "method" in fields:
             fields["method"] = get_method(fields["method"]).name
+        if "preset" in fields:
+            fields["preset"] = get_preset(fields["preset"]).label
         config = dataclasses.replace(read_config(Path(out) / "config.json"), **{**fields, **named})
     elif config is None:
         config = make_config(**{**fields, **named})

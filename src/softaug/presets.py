@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from softaug.errors import UserError
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -53,3 +60,57 @@ TASK_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("small", "robot_push"): _SMALL_ROBOT_PUSH,
     ("small", "robot_push_3d"): _SMALL_ROBOT_PUSH,
 }
+
+PRESET_FORMAT = 1
+LABEL = re.compile(rf"(?:{'|'.join(PRESETS)})\+[A-Za-z0-9][\w.-]*")
+"""What a config made with a preset file has as its `preset`: the base preset and the file's name, `small+tuned`."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A base preset, and values that win over it and over its task's numbers."""
+
+    label: str
+    base: str
+    values: Mapping[str, Any]
+
+
+def get_preset(name: str) -> Preset:
+    """The preset called `name`, or the one in the JSON file `name` (`softaug tune` writes them)."""
+    if name in PRESETS:
+        return Preset(name, name, {})
+    if name.endswith(".json") or Path(name).is_file():
+        return read_preset(Path(name))
+    raise UserError(
+        f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}, or give a preset file (.json)"
+    )
+
+
+def read_preset(path: Path) -> Preset:
+    """Read what `preset_content` made: plain JSON, from which nothing is executed."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"the preset file {path} cannot be read ({error.strerror}); check its name") from None
+    except ValueError as error:
+        raise UserError(f"the preset file {path} is not valid JSON ({error}); write it again") from None
+    if not isinstance(content, dict) or content.get("softaug_preset") != PRESET_FORMAT:
+        raise UserError(f"{path} is no preset file of this version of softaug; `softaug tune` writes them")
+    base, values = content.get("base"), content.get("values")
+    if base not in PRESETS or not isinstance(values, dict):
+        raise UserError(
+            f"the preset file {path} needs a base ({' or '.join(PRESETS)}) and values; write it again"
+        )
+    label = f"{base}+{path.stem}"
+    if not LABEL.fullmatch(label):
+        raise UserError(
+            f"a preset file cannot be called {path.name!r}; use letters, digits, '_', '.' and '-' in its name"
+        )
+    # As tuples: JSON knows lists only.
+    return Preset(label, base, {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def preset_content(base: str, values: Mapping[str, Any], origin: Mapping[str, Any]) -> str:
+    """The text of a preset file; `origin` says where its values come from."""
+    content = {"softaug_preset": PRESET_FORMAT, "base": base, "values": dict(values), "origin": dict(origin)}
+    return json.dumps(content, indent=2) + "\n"

@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grid.add_argument("--tasks", required=True, metavar="A,B", help="tasks")
     grid.add_argument("--methods", required=True, metavar="X,Y", help="methods")
     grid.add_argument("--seeds", default="0", metavar="0-4", help="seeds: 0-4, or 0,2,5")
-    grid.add_argument("--preset", default="small", metavar="NAME", help="paper or small")
+    grid.add_argument(
+        "--preset", default="small", metavar="NAME", help="paper, small, or a preset file of softaug tune"
+    )
     grid.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="runs go to DIR/TASK/METHOD/seedN"
     )

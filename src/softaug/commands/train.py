@@ -22,6 +22,7 @@ from softaug.config import (
 from softaug.errors import UserError
 from softaug.media.notes import media_note
 from softaug.methods import get_method
+from softaug.presets import get_preset
 from softaug.starting import imports_end_at_ctrl_c
 from softaug.trust import add_trust_argument, require_trust
 
@@ -82,6 +83,8 @@ def choose_run(args: argparse.Namespace) -> tuple[Config, Path]:
             raise UserError("--out and --resume exclude each other; a resumed run stays in its directory")
         if "method" in given:
             given["method"] = get_method(given["method"]).name  # `soda` is `soda_overlay`: no difference
+        if "preset" in given:
+            given["preset"] = get_preset(given["preset"]).label  # of a file, as the config has it
         found = read_config(args.resume / "config.json")
         require_trust(args.resume, found, trust=args.trust)
         return dataclasses.replace(found, **given), args.resume
