@@ -371,7 +371,7 @@ def test_a_recording_without_frames_fails_with_the_cause(tmp_path: Path) -> None
 
 def test_a_video_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write a video"):
+    with pytest.raises(UserError, match="cannot write to"):
         Recorder(tmp_path / "file" / "x.mp4")
 
 
@@ -410,6 +410,8 @@ def test_eval_writes_and_prints_results(
         assert mean_and_std in shown
     assert [row["mode"] for row in report["results"]] == MODES
     assert report["decisions"] == 240
+    assert report["versions"]["torch"] == torch.__version__ and "mujoco" in report["versions"]
+    assert report["gl_renderers"] == []  # the fake environment renders nothing by GL
     assert "not comparable with the paper" in shown
 
     assert main([*arguments, "--json"]) == 0

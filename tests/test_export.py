@@ -72,6 +72,9 @@ def test_onnx_says_what_it_needs(exported: tuple[Run, Path]) -> None:
     (given,) = session.get_inputs()
     assert (given.name, given.type, given.shape) == ("pixels", "tensor(uint8)", ["batch", 6, SIZE, SIZE])
     facts = session.get_modelmeta().custom_metadata_map
+    assert {"torch", "mujoco", "dm_control"} <= json.loads(facts["versions"]).keys()
+    trained_with = json.loads(facts["trained_with"])
+    assert trained_with.keys() == {"versions", "gl_renderer"}
     assert facts["task"] == "walker_walk" and facts["method"] == run.config.method
     assert json.loads(facts["observation_shape"]) == [6, SIZE, SIZE]
     assert (facts["frame_stack"], facts["action_repeat"], facts["decisions"]) == ("2", "4", "240")

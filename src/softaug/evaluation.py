@@ -63,6 +63,8 @@ class Episode:
     frames: int
     media: str | None
     info: dict[str, Any]
+    gl_renderer: str | None = None
+    """What rendered it (GL_RENDERER); None if the environment does not say."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -182,8 +184,9 @@ class _Player:
                 frames += int(step_info.get("frames", frames_per_decision))
                 if recorder is not None:
                     recorder.add(newest_frame(obs))
+        renderer = getattr(env.unwrapped, "gl_renderer", None)
         look = {key: _as_json(value) for key, value in info.items() if key not in ("media", "episode")}
-        return Episode(task.mode, task.episode, total, decisions, frames, info.get("media"), look)
+        return Episode(task.mode, task.episode, total, decisions, frames, info.get("media"), look, renderer)
 
     def close(self) -> None:
         for env in self.envs.values():

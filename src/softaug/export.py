@@ -32,6 +32,7 @@ from softaug.evaluation import EnvFactory, Task
 from softaug.files import output_file, read_object
 from softaug.policy import MeanPolicy
 from softaug.runs import Run, action_dim, observation_shape
+from softaug.versions import versions
 
 FORMATS = ("onnx", "torchscript")
 TOLERANCE = 1e-4
@@ -123,7 +124,16 @@ def describe(run: Run, encounter: Encounter) -> dict[str, Any]:
         "action_high": encounter.action_high,
         "action_repeat": config.action_repeat or (1 if config.own_env else action_repeat(config.task)),
         "softaug": softaug.__version__,
+        "versions": versions(),
+        "trained_with": trained_with(run),
     }
+
+
+def trained_with(run: Run) -> dict[str, Any]:
+    """The versions and the GL renderer that the run was trained with, as run.json has them."""
+    file = run.path / "run.json"
+    facts = read_object(file, "restore it") if file.is_file() else {}
+    return {"versions": facts.get("versions"), "gl_renderer": facts.get("gl_renderer")}
 
 
 def meet_environment(

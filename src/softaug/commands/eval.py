@@ -39,6 +39,7 @@ from softaug.files import output_file, write_atomically
 from softaug.media.notes import media_note
 from softaug.runs import Run, load_run
 from softaug.trust import add_trust_argument, require_trust
+from softaug.versions import versions
 
 DEFAULT_MODES = "train,color_easy,color_hard,video_easy,video_hard"
 PLAIN_SECONDS = 30.0
@@ -213,6 +214,8 @@ class RunEvaluation:
             "weights_sha256": self.trained.sha256,
             "eval_seed": self.seed,
             "softaug": softaug.__version__,
+            "versions": versions(),
+            "gl_renderers": sorted({e.gl_renderer for e in self.reused if e.gl_renderer}),
             "media": self.sources,
             "results": rows,
         }
