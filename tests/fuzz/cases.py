@@ -29,6 +29,7 @@ from softaug.errors import UserError
 
 OBS = np.random.default_rng(0).integers(0, 256, (6, SIZE, SIZE), dtype=np.uint8)
 STATUSES = (0, 1, 2)
+COMMAND_SECONDS = 240  # importing torch alone may take a minute on a busy machine
 RUN_FILES = ("config.json", "run.json", "final_eval.json", "metrics.jsonl", "diagnosis.json", "diagnosis.png")
 
 
@@ -226,7 +227,9 @@ class Cases:
             shutil.rmtree(run / "checkpoints")
             (run / "config.json").write_bytes(b"{" + (run / "config.json").read_bytes())
         command = [sys.executable, "-m", "softaug.cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, errors="replace")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_SECONDS, errors="replace"
+        )
         if done.returncode not in STATUSES or "Traceback" in done.stderr:
             raise Finding(f"{words[0]}: exit status {done.returncode}: {done.stderr[-1500:]}")
         return f"{words[0]} {done.returncode}"
