@@ -4,7 +4,7 @@ CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup demo test test-fast lint bench clean
+.PHONY: help setup demo test test-fast fuzz lint bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,12 @@ test: setup lint  ## lint, then run the whole test suite
 
 test-fast: setup  ## the tests that take seconds
 	$(BIN)/python -m pytest -m 'not slow'
+
+COUNT ?= 10000
+SEED ?= 0
+
+fuzz: setup  ## damaged files and strange arguments: COUNT of them from SEED; the summary is results/fuzz.json
+	$(BIN)/python tests/fuzz/run.py --count $(COUNT) --seed $(SEED) --out results/fuzz.json
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -87,7 +87,8 @@ def export_policy(run: Run, path: Path, format: str, encounter: Encounter) -> tu
     assert isinstance(original, MeanPolicy)
     metadata = describe(run, encounter)
     example = torch.from_numpy(encounter.observations[:2])
-    temporary = path.with_name(f".writing-{os.getpid()}{path.suffix}")
+    # torch.jit.save wants a name with a suffix.
+    temporary = path.with_name(f".writing-{os.getpid()}{path.suffix or '.tmp'}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch()

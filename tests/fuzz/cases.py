@@ -29,6 +29,7 @@ from softaug.errors import UserError
 
 OBS = np.random.default_rng(0).integers(0, 256, (6, SIZE, SIZE), dtype=np.uint8)
 STATUSES = (0, 1, 2)
+COMMAND_SECONDS = 240  # importing torch alone may take a minute on a busy machine
 RUN_FILES = ("config.json", "run.json", "final_eval.json", "metrics.jsonl", "diagnosis.json", "diagnosis.png")
 
 
@@ -47,7 +48,7 @@ class Cases:
         self.actions = {which: load_policy(corpus / "run", which).act(OBS) for which in ("last", "best")}
         self.kinds: list[tuple[int, Callable[[random.Random], str]]] = [
             (25, self.run_file), (15, self.policy), (10, self.tree_file), (10, self.config_values), (8, self.image),
-            (5, self.video), (6, self.colors), (12, self.archive), (20, self.arguments), (3, self.report_command),
+            (5, self.video), (6, self.colors), (12, self.archive), (20, self.arguments), (1, self.real_command),
         ]  # fmt: skip
 
     def play(self, seed: int, number: int) -> str:
@@ -183,10 +184,10 @@ class Cases:
 
     # --- command line ----------------------------------------------------------------------------------------
 
-    def arguments(self, rng: random.Random) -> str:
-        """Mutated command lines, in this process. Training and rendering are replaced by stand-ins."""
+    def lines(self) -> tuple[list[str], ...]:
+        """Good command lines, about a copy of the run."""
         run, out = str(self.copy("run")), str(self.work / "out")
-        lines = (
+        return (
             ["train", "--task", "walker_walk", "--method", "soda", "--preset", "small", "--seed", "1", "--out", out,
              "--decisions", "100", "--filters", "8,8", "--strides", "2,1", "--eval-modes", "train,color_hard", "--quiet"],
             ["train", "--resume", run, "--quiet", "--json"],
@@ -196,12 +197,15 @@ class Cases:
             ["diagnose", run, "--states", "2", "--modes", "color_hard", "--seed", "1", "--json"],
             ["report", run, "--out", f"{out}.html", "--no-samples", "--json"],
             ["export", run, "--format", "torchscript", "--out", out],
-            ["reproduce", "video-and-color", "--runs", run, "--only-existing", "--out", out, "--preset", "small"],
-            ["sweep", "--tasks", "walker_walk", "--methods", "sac,soda", "--seeds", "0-1", "--out", out, "--dry-run"],
+            ["reproduce", "video-and-color", "--runs", run, "--only-existing", "--out", f"{out}-tables", "--preset", "small"],
+            ["sweep", "--tasks", "walker_walk", "--methods", "sac,soda", "--seeds", "0-1", "--out", f"{out}-sweep", "--dry-run"],
             ["data", "list", "--json"], ["data", "add", "mine", run], ["data", "check", "mine"], ["data", "remove", "mine"],
             ["gallery", "--tasks", "walker_walk", "--modes", "train", "--out", f"{out}.png", "--no-augmentations"],
         )  # fmt: skip
-        words = mutate_words(rng, list(rng.choice(lines)))
+
+    def arguments(self, rng: random.Random) -> str:
+        """Mutated command lines, in this process. Training and rendering are replaced by stand-ins."""
+        words = mutate_words(rng, list(rng.choice(self.lines())))
         slow = {
             "bench",
             "doctor",
@@ -213,7 +217,7 @@ class Cases:
             return "skipped"
         return status_of(words)
 
-    def report_command(self, rng: random.Random) -> str:
+    def real_command(self, rng: random.Random) -> str:
         """A damaged run through the real command, in a process of its own."""
         run = self.copy("run")
         damage(rng, run / rng.choice(RUN_FILES))
@@ -223,7 +227,9 @@ class Cases:
             shutil.rmtree(run / "checkpoints")
             (run / "config.json").write_bytes(b"{" + (run / "config.json").read_bytes())
         command = [sys.executable, "-m", "softaug.cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, errors="replace")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_SECONDS, errors="replace"
+        )
         if done.returncode not in STATUSES or "Traceback" in done.stderr:
             raise Finding(f"{words[0]}: exit status {done.returncode}: {done.stderr[-1500:]}")
         return f"{words[0]} {done.returncode}"

@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from fabricated import fabricate_run
-from fakes import DotEnv
+from fakes import BACKGROUND, DotEnv
 from PIL import Image
 
 from softaug import checkpoint
 from softaug.agent import make_agent
 from softaug.config import Config
+from softaug.envs.modes import Mode
+from softaug.envs.tasks import domain_and_task
 from softaug.recording import Recorder
 
 SIZE = 16
@@ -34,9 +36,21 @@ def make_corpus(folder: Path) -> None:
     _make_archives(folder / "archives")
 
 
-def dot_env(task: str, mode: str = "train", seed: int = 0, **settings: object) -> DotEnv:
+def dot_env(
+    task: str,
+    mode: str = "train",
+    seed: int = 0,
+    *,
+    image_size: int = SIZE,
+    frame_stack: int | None = None,
+    **settings: object,
+) -> DotEnv:
     """Instead of `softaug.envs.make_env`: nothing is rendered, so that an episode takes milliseconds."""
-    return DotEnv(mode, seed)
+    domain_and_task(task)
+    Mode.parse(mode)
+    return DotEnv(
+        mode if mode in BACKGROUND else "train", seed, size=image_size, frame_stack=frame_stack or 2
+    )
 
 
 def _make_run(path: Path) -> None:

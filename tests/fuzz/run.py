@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-CASE_SECONDS = 90.0
+CASE_SECONDS = 300.0
 START_SECONDS = 300.0
 PROGRESS_SECONDS = 10.0
 

@@ -55,7 +55,8 @@ def make_env(
         with `random=seed`.
     image_size: H = W in pixels. frame_stack: frames per observation, uint8 (3 * frame_stack, H, W); None takes the
         paper's: 3, for the robot 1.
-    action_repeat: env steps per decision; None takes the paper's.
+    action_repeat: env steps per decision; None takes the paper's. Episodes end at the task's own time limit; the `lqr`
+        tasks have none, so theirs end after 1,000 frames, in training and evaluation alike.
     videos: for the video modes, a folder or a list of files; None takes the registered official files, else
         procedural videos. colors: for color_easy and color_hard, an official `.pt` file or a list of settings;
         None likewise. A mode ignores the source it has no use for.
