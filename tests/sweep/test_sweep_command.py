@@ -115,8 +115,9 @@ def test_estimates_take_the_speed_of_runs_that_are_there(tmp_path):
     assert first.seconds_left == 0 and second.cost.measured
     assert second.seconds_left == pytest.approx(150 / 3)
     assert second.cost.kept_bytes == 2 * 1000
-    # 70 transitions and 2 x 25 of slack in episodes of 50: 70 + 2 + 1 and 50 + 1 + 1 slots of 20 x 20 pixels.
-    assert second.cost.replay_bytes == (73 + 52) * (20 * 20 * 3 + 4 + 14)
+    # 70 transitions and 2 x 25 of slack in episodes of 50: 70 + 2 + 1 and 50 + 1 + 1 slots of 20 x 20 pixels, with a
+    # checksum of 4 bytes each.
+    assert second.cost.replay_bytes == (73 + 52) * (20 * 20 * 3 + 4 + 14 + 4)
     assert disk_bytes([first, second], workers=2) == (second.cost.replay_bytes, 2000)
 
 
