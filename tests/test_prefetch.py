@@ -233,3 +233,31 @@ def test_auto_means_on_for_cuda_alone_and_changes_no_result():
     assert Config().prefetch == "auto" and not tiny_agent("sac").prefetch
     field = Config.__dataclass_fields__["prefetch"]
     assert field.metadata["runtime"] and field.metadata["later"]
+
+
+def test_a_wrong_guess_of_the_overlay_is_not_used():
+    """The generator goes on otherwise than guessed, or the next batch has another size."""
+    from softaug.augment import RandomCrop, RandomOverlay
+
+    crop, obs = RandomCrop(8), torch.zeros(5, 3, 10, 10, dtype=torch.uint8)
+    for spoil in (lambda generator: torch.rand(1, generator=generator), lambda generator: None):
+        results = []
+        for guess in (False, True):
+            overlay, generator = RandomOverlay(FakeImages()), torch.Generator().manual_seed(3)
+            if guess:
+                overlay.fetch_ahead(lambda ahead: crop(obs, ahead), generator)
+            spoil(generator)
+            results.append(overlay(crop(obs[:4], generator), generator))
+        assert torch.equal(*results)
+
+
+@pytest.mark.slow
+def test_bench_data_prints_what_it_measured(capsys):
+    from softaug.cli import main
+
+    arguments = ["--updates", "4", "--repeats", "1", "--decisions", "250", "--sleep-ms", "1", "--json"]
+    assert main(["bench", "data", *arguments]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["images"]["pack"] == {"images": 400, "size": 256} and result["images"]["speedup"] > 0
+    assert [row["prefetch"] for row in result["waiting"]] == ["off", "on"]
+    assert all(0 < row["waiting"] < 1 for row in result["waiting"])
