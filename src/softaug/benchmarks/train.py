@@ -83,14 +83,10 @@ class Clock:
 @contextmanager
 def instrumented(clock: Clock) -> Iterator[None]:
     """Clocks around the parts of training, for as long as the context lasts."""
-    from softaug.envs.gl import choose_backend
-
-    choose_backend()  # before dm_control chooses one
-    from dm_control.mujoco import engine
-
     from softaug import agent, augment, log, networks, replay, sac, stepper, training_loop
     from softaug.auxiliary import soda
     from softaug.beside import Beside
+    from softaug.envs import dmc  # not dm_control itself: this one chooses a GL back end that works
 
     encode, backward, decide = networks.Encoder.forward, torch.Tensor.backward, training_loop.Training.decide
 
@@ -132,7 +128,7 @@ def instrumented(clock: Clock) -> Iterator[None]:
         (agent.Agent, ("act",), "act"),
         (agent.Agent, ("update",), "heads"),
         (stepper.InProcessStepper, ("send", "receive", "reset"), "step"),
-        (engine.Camera, ("render",), "render"),
+        (dmc.Camera, ("render",), "render"),
         (replay.Replay, ("sample", "sample_observations", "add", "begin_episode"), "replay"),
         (augment.RandomCrop, ("__call__",), "augment"),
         (augment.RandomShift, ("__call__",), "augment"),
