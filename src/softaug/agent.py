@@ -68,6 +68,7 @@ class Agent:
         seed: int,
         device: torch.device,
         autocast: bool = False,
+        prefetch: bool = False,
     ):
         self.sac, self.auxiliary = sac, auxiliary
         self.weak, self.strong, self.strong_in = weak, strong, strong_in
@@ -75,7 +76,7 @@ class Agent:
         self.batch_size, self.n_step = batch_size, n_step
         self.actor_every, self.target_every = actor_every, target_every
         self.aux_batch_size, self.aux_every = aux_batch_size, aux_every
-        self.device, self.autocast = device, autocast
+        self.device, self.autocast, self.prefetch = device, autocast, prefetch
         self.optimisers = dict(sac.optimisers)
         if auxiliary is not None:
             self.optimisers["auxiliary"] = adam(
@@ -120,6 +121,8 @@ class Agent:
             if auxiliary_is_due:
                 seen = BatchViews(batch.obs, batch.action, view, next_view)
                 prepared = self.beside.start(self._prepare_auxiliary, replay, seen)
+            # After this update's last draw from the replay; functions started run one after the other.
+            ahead = self.beside.start(self._gather_ahead, replay)
             metrics = self.sac.update_critic(view, batch.action, target, strong_view)
             metrics["batch_reward"] = batch.reward.mean()
             if self.updates % self.target_every == 0:
@@ -133,6 +136,7 @@ class Agent:
                 metrics |= actor_metrics.result()
             if auxiliary_is_due:
                 self._step_auxiliary()
+            ahead.result()
         self.updates += 1
         return metrics
 
@@ -158,7 +162,33 @@ class Agent:
             batch = replay.sample(self.batch_size, self.replay_rng, n_step=1).to(self.device)
             views = (self.weak(pixels, self.aux_generator) for pixels in (batch.obs, batch.next_obs))
             data = BatchViews(batch.obs, batch.action, *views)
-        return self.auxiliary.prepare(data, self.aux_generator)
+        prepared = self.auxiliary.prepare(data, self.aux_generator)
+        if self.prefetch and isinstance(self.auxiliary, SodaTask) and self.strong_in == {"aux"}:
+            self._fetch_overlay_ahead(data)
+        return prepared
+
+    def _fetch_overlay_ahead(self, observations: Tensor) -> None:
+        """Start to sample the images that SODA will overlay next: after the two crops of `SodaTask.prepare`."""
+        one_channel = observations[:, :1]  # only shapes matter to what is drawn
+
+        def views(generator: torch.Generator) -> Tensor:
+            self.weak(one_channel, generator)
+            return self.weak(one_channel, generator)
+
+        if isinstance(self.strong, RandomOverlay):
+            self.strong.fetch_ahead(views, self.aux_generator)
+
+    def _gather_ahead(self, replay: Replay) -> None:
+        """Start to gather what the next update will sample (see `Replay.gather_ahead`)."""
+        if not self.prefetch:
+            return
+        wanted = [(self.batch_size, self.n_step)]
+        if self.auxiliary is not None and (self.updates + 1) % self.aux_every == 0:
+            if self.auxiliary.needs == "observations":
+                wanted.append((self.aux_batch_size, 0))
+            elif self.auxiliary.needs == "one_step" and self.n_step > 1:
+                wanted.append((self.batch_size, 1))
+        replay.gather_ahead(self.replay_rng, wanted, pin=self.device.type == "cuda")
 
     def _auxiliary_gradients(self, prepared: Any) -> Tensor:
         assert self.auxiliary is not None
@@ -293,6 +323,7 @@ def make_agent(
         seed=config.seed,
         device=device,
         autocast=config.precision == "bf16",
+        prefetch=config.prefetch == "on" or (config.prefetch == "auto" and device.type == "cuda"),
     )
 
 

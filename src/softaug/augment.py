@@ -7,7 +7,9 @@ memory, the order in which the replay stores frames and in which convolutions ar
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -110,16 +112,53 @@ class RandomOverlay:
     def __init__(self, images: Images, alpha: float = 0.5):
         self.images = images
         self.alpha = alpha
+        self._ahead: Future[tuple[tuple[Any, ...], np.ndarray]] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has a thread of its own."""
+        return {**self.__dict__, "_ahead": None, "_thread": None}
 
     def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         batch, channels, height, width = obs.shape
-        rng = np.random.default_rng(draw_seed(generator))
-        images = upload(torch.from_numpy(self.images.sample(batch, height, width, rng)), obs.device)
+        images = upload(
+            torch.from_numpy(self._sample((draw_seed(generator), batch, height, width))), obs.device
+        )
         epsilon = torch.empty(batch, height, width, channels, dtype=torch.uint8, device=obs.device)
         for channel in range(channels):  # byte by byte: twice as fast as repeating three at a time
             epsilon[..., channel] = images[..., channel % 3]
         mixed = torch.lerp(obs.permute(0, 2, 3, 1).to(torch.float32), epsilon.to(torch.float32), self.alpha)
         return mixed.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+
+    def fetch_ahead(self, views: Callable[[torch.Generator], Tensor], generator: torch.Generator) -> None:
+        """Start to sample the images of the next call, if it is made with the generator as `views` leaves it.
+
+        views: makes pixels of that call's batch, height and width, on a thread, with a copy of `generator`. If the next
+        call has another seed or shape after all, its images are sampled when it is made.
+        """
+        ahead = torch.Generator(generator.device).set_state(generator.get_state())
+
+        def fetch() -> tuple[tuple[Any, ...], np.ndarray]:
+            batch, _, height, width = views(ahead).shape
+            request = (draw_seed(ahead), batch, height, width)
+            return request, self._sample_now(request)
+
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="softaug-overlay")
+        self._ahead = self._thread.submit(fetch)
+
+    def _sample(self, request: tuple[Any, ...]) -> np.ndarray:
+        if self._ahead is not None:
+            fetched, images = self._ahead.result()
+            self._ahead = None
+            if fetched == request:
+                return images
+        return self._sample_now(request)
+
+    def _sample_now(self, request: tuple[Any, ...]) -> np.ndarray:
+        # The image source draws with numpy; its seed comes from our generator, so one state restores both.
+        seed, batch, height, width = request
+        return self.images.sample(batch, height, width, np.random.default_rng(seed))
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:

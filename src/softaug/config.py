@@ -133,6 +133,12 @@ class Config:
     compile: bool = option(False, "torch.compile the encoder")
     threads: int = option(0, "torch threads of the learner; 0: torch's own choice")
     env_process: bool = option(True, "step the environment in its own process, beside learning", runtime=True)
+    prefetch: str = option(
+        "auto",
+        "gather the next batch on a thread during an update: on, off or auto (on with CUDA); same results",
+        runtime=True,
+        later=True,
+    )
     workers: int = option(1, "processes for evaluation", runtime=True)
 
     def __post_init__(self) -> None:
@@ -351,6 +357,7 @@ def _check(config: Config) -> None:
     choices = {
         "replay_memory": ("disk", "ram"), "render": ("exact", "fast"),
         "conv_init": ("delta_orthogonal", "orthogonal"), "device": ("auto", "cpu", "cuda", "mps"), "precision": ("fp32", "tf32", "bf16"),
+        "prefetch": ("auto", "on", "off"),
     }  # fmt: skip
     if config.preset not in PRESETS and not LABEL.fullmatch(config.preset):
         raise UserError(f"unknown preset {config.preset!r}; choose one of {', '.join(PRESETS)}")

@@ -9,12 +9,21 @@ only on slots which that checkpoint could no longer sample, and a killed run res
 
 On disk each slot also has a CRC-32, computed at the checkpoint after it was written (`flush`); a resumed run checks
 every slot it may sample (`verify`). In RAM the arrays are part of the checkpoint, whose checksums cover them.
+
+`gather_ahead` guesses which slots the next samples will be and gathers their frames on a thread. A sample is always
+drawn from the caller's generator and from what the replay holds when it is asked for; frames that were gathered ahead
+are used where the guess was right and gathered again where it was not. So a sample is the same, bit for bit, with and
+without guesses, and no guess is ever part of a checkpoint.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import zlib
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +54,15 @@ class DamagedReplay(UserError):
     """The replay's files are not as the checkpoint left them."""
 
 
+class Guess(NamedTuple):
+    """Observations gathered before they were asked for."""
+
+    slots: np.ndarray
+    written: int
+    """slots that had been written when it was made; later ones are yet unknown"""
+    stacks: Future[Tensor]
+
+
 class Replay:
     """The ring. `begin_episode` and `add` write; `sample` and `sample_observations` read.
 
@@ -72,6 +90,12 @@ class Replay:
         self.discount = discount
         self.added = 0  # slots ever written; slot number s lives at index s % slots
         self.episode_start = 0  # slot number of the current episode's first frame
+        self._guesses: deque[Guess] = deque()
+        self._gatherer = ThreadPoolExecutor(
+            1, thread_name_prefix="softaug-gather"
+        )  # begins with the first guess
+        self._last_guess = (0, 0)  # slots written and the episode's first slot at that time
+        self._growth = 0  # slots written between one guess and the next, in mid-episode
         layout: dict[str, tuple[tuple[int, ...], type]] = {
             "frames": (frame_shape, np.uint8),
             "actions": ((action_dim,), np.float32),
@@ -127,26 +151,45 @@ class Replay:
     def sample(self, batch_size: int, rng: np.random.Generator, n_step: int = 1) -> Batch:
         """Uniform transitions; rewards over up to `n_step` decisions, fewer at an episode's end."""
         first = self._draw(batch_size, rng, self._has_transition)
-        reward = np.zeros(batch_size, np.float32)
-        discount = np.ones(batch_size, np.float32)
-        slot = first.copy()
-        for _ in range(n_step):
-            here = slot % self.slots
-            going = ~self.last[here] & (discount > 0)
-            reward += np.where(going, discount * self.rewards[here], 0)
-            discount *= np.where(going, self.discount * ~self.terminated[here], 1).astype(np.float32)
-            slot += going
+        end, reward, discount = self._follow(first, n_step)
         return Batch(
-            obs=self._stacks(first),
+            obs=self._observations(first),
             action=torch.from_numpy(self.actions[first % self.slots]),
             reward=torch.from_numpy(reward)[:, None],
             discount=torch.from_numpy(discount)[:, None],
-            next_obs=self._stacks(slot),
+            next_obs=self._observations(end),
         )
 
     def sample_observations(self, batch_size: int, rng: np.random.Generator) -> Tensor:
         """Uniform observations (B, 3k, H, W), for tasks that need no transitions."""
-        return self._stacks(self._draw(batch_size, rng, self._has_stack))
+        return self._observations(self._draw(batch_size, rng, self._has_stack))
+
+    def gather_ahead(
+        self, rng: np.random.Generator, wanted: Sequence[tuple[int, int]], *, pin: bool = False
+    ) -> None:
+        """Start to gather the next samples: `wanted` has (batch size, n_step) of each, n_step 0 for observations.
+
+        The guess: `rng` as it is, and as many new transitions as came since the last guess. It fails for a whole
+        sample when an episode ends in between, and for single observations that have not arrived yet.
+        pin: into page-locked memory, from which a GPU copies by itself.
+        """
+        written, start = self._last_guess
+        if start == self.episode_start:
+            self._growth = self.added - written
+        self._last_guess = (self.added, self.episode_start)
+        added, rng = self.added + self._growth, copy.deepcopy(rng)
+        slots: list[np.ndarray] = []
+        for batch_size, n_step in wanted:
+            valid = self._has_transition if n_step else self._has_stack
+            slots.append(self._draw(batch_size, rng, valid, added))
+            if n_step:
+                slots.append(self._follow(slots[-1], n_step, added)[0])
+        self._guesses = deque(
+            Guess(
+                guess, self.added, self._gatherer.submit(self._stacks, np.minimum(guess, self.added - 1), pin)
+            )
+            for guess in slots
+        )
 
     def flush(self) -> None:
         """Hand what was written to the file system (a checkpoint is only as good as the replay below it)."""
@@ -186,6 +229,7 @@ class Replay:
     def load_state(self, tree: dict[str, Any]) -> None:
         self._check_fits(tree)
         self.added, self.episode_start = tree["added"], tree["episode_start"]
+        self._guesses.clear()
         for name, values in tree.get("arrays", {}).items():
             self._arrays[name][: len(values)] = values
         # A killed run may have written past its last checkpoint: the newest slot has no transition yet.
@@ -239,36 +283,76 @@ class Replay:
         self.starts[index] = self.episode_start
         self.added += 1
 
-    def _draw(self, count: int, rng: np.random.Generator, valid: Any) -> np.ndarray:
-        """`count` slot numbers, uniform over the valid ones, by rejection."""
-        oldest = self.added - len(self)
-        slots = rng.integers(oldest, self.added, count)
+    def _draw(self, count: int, rng: np.random.Generator, valid: Any, added: int | None = None) -> np.ndarray:
+        """`count` slot numbers, uniform over the valid ones, by rejection.
+
+        added: draw as if that many slots had been written, the new ones going on with the current episode.
+        """
+        added = self.added if added is None else added
+        oldest = added - min(added, self.window)
+        slots = rng.integers(oldest, added, count)
         for _ in range(1000):
-            wrong = np.flatnonzero(~valid(slots))
+            wrong = np.flatnonzero(~valid(slots, added))
             if not len(wrong):
                 return slots
-            slots[wrong] = rng.integers(oldest, self.added, len(wrong))
+            slots[wrong] = rng.integers(oldest, added, len(wrong))
         raise UserError("the replay holds no whole transition yet; act longer before the first update")
 
-    def _has_stack(self, slots: np.ndarray) -> np.ndarray:
+    def _follow(
+        self, first: np.ndarray, n_step: int, added: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The slots up to `n_step` decisions later, the discounted rewards on the way, and the discount there."""
+        reward = np.zeros(len(first), np.float32)
+        discount = np.ones(len(first), np.float32)
+        slot = first.copy()
+        for _ in range(n_step):
+            here = slot % self.slots
+            going = ~self._is_last(slot, added) & (discount > 0)
+            reward += np.where(going, discount * self.rewards[here], 0)
+            discount *= np.where(going, self.discount * ~self.terminated[here], 1).astype(np.float32)
+            slot += going
+        return slot, reward, discount
+
+    def _has_stack(self, slots: np.ndarray, added: int | None = None) -> np.ndarray:
         # An episode cut by the window's tail lacks the older frames of its first stacks.
-        oldest = self.added - len(self)
-        bottom = np.maximum(slots - self.frame_stack + 1, self.starts[slots % self.slots])
-        return bottom >= oldest
+        added = self.added if added is None else added
+        oldest = added - min(added, self.window)
+        starts = np.where(slots < self.added, self.starts[slots % self.slots], self.episode_start)
+        return np.maximum(slots - self.frame_stack + 1, starts) >= oldest
 
-    def _has_transition(self, slots: np.ndarray) -> np.ndarray:
-        return self._has_stack(slots) & ~self.last[slots % self.slots]
+    def _has_transition(self, slots: np.ndarray, added: int | None = None) -> np.ndarray:
+        return self._has_stack(slots, added) & ~self._is_last(slots, added)
 
-    def _stacks(self, slots: np.ndarray) -> Tensor:
+    def _is_last(self, slots: np.ndarray, added: int | None = None) -> np.ndarray:
+        """Whether no decision was taken there (yet)."""
+        last = self.last[slots % self.slots]
+        if added is None or added == self.added:
+            return last
+        return np.where(slots < self.added - 1, last, slots == added - 1)
+
+    def _observations(self, slots: np.ndarray) -> Tensor:
+        """`_stacks(slots)`, from what was gathered ahead where that was a right guess."""
+        guess = self._guesses.popleft() if self._guesses else None
+        if guess is None or len(guess.slots) != len(slots):
+            return self._stacks(slots)
+        stacks = guess.stacks.result()
+        wrong = np.flatnonzero((guess.slots != slots) | (slots >= guess.written))
+        if len(wrong):
+            stacks[torch.from_numpy(wrong)] = self._stacks(slots[wrong])
+        return stacks
+
+    def _stacks(self, slots: np.ndarray, pin: bool = False) -> Tensor:
         """Observations (B, 3k, H, W) ending at `slots`; before an episode's start its first frame repeats."""
         starts = self.starts[slots % self.slots]
         height, width, colours = self.frames.shape[1:]
-        out = np.empty((len(slots), height, width, self.frame_stack, colours), np.uint8)
+        shape = (len(slots), height, width, self.frame_stack * colours)
+        stacks = torch.empty(shape, dtype=torch.uint8, pin_memory=pin)
+        out = stacks.numpy().reshape(*shape[:3], self.frame_stack, colours)
         for k in range(self.frame_stack):
             frames = self.frames[np.maximum(slots - (self.frame_stack - 1 - k), starts) % self.slots]
             for colour in range(colours):  # byte by byte: six times faster than copying three at a time
                 out[:, :, :, k, colour] = frames[:, :, :, colour]
-        return torch.from_numpy(out.reshape(len(slots), height, width, -1)).permute(0, 3, 1, 2)
+        return stacks.permute(0, 3, 1, 2)
 
 
 def has_checksums(tree: dict[str, Any]) -> bool:

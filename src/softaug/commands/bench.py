@@ -10,6 +10,8 @@ BENCHMARKS = {
     "env": "environments: time of a decision and its parts, of a reset, frames per second",
     "update": "learner: time of an update and its parts",
     "replay": "replay: time to store and to sample",
+    "data": "overlay images from a packed folder, and how long a learner waits for its data",
+    "train": "a short real run: parts of a decision, decisions per second, and the machine's limit",
 }
 
 
