@@ -37,10 +37,11 @@ SEED ?= 0
 fuzz: setup  ## damaged files and strange arguments: COUNT of them from SEED; the summary is results/fuzz.json
 	$(BIN)/python tests/fuzz/run.py --count $(COUNT) --seed $(SEED) --out results/fuzz.json
 
-lint: setup  ## ruff and mypy
+lint: setup  ## ruff, mypy and the layers of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: setup  ## measure environment and update speed on this machine
 	$(BIN)/softaug bench env

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import softaug
-from softaug.augment import RandomConv, RandomShift
+from softaug.learning.augment import RandomConv, RandomShift
 
 STEPS_PER_UPDATE, DISCOUNT, ENTROPY = 16, 0.99, 1e-3
 SODA_EVERY, SODA_BATCH, BUFFER = 2, 64, 5_000

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from softaug.config import Config, make_config, write_config
-from softaug.envs.tasks import PAPER_TASKS
+from softaug.tasks import PAPER_TASKS
 
 TEST_MODES = ("color_easy", "color_hard", "video_easy", "video_hard")
 VERSIONS = {"softaug": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "mujoco": "3.17.0", "numpy": "2.4.6"}

@@ -154,7 +154,7 @@ def train_dot(
     """
     import torch  # not above: environments in their own process need none of it
 
-    from softaug.training import train
+    from softaug.training.run import train
 
     torch.set_num_threads(1)
 

@@ -28,7 +28,7 @@ from run_outcome import assert_same, outcome
 
 from softaug.config import Config, make_config
 from softaug.files import write_atomically
-from softaug.rundir import git_commit
+from softaug.training.preparation import git_commit
 
 KILLS_PER_RUN = 4
 REAL = {
@@ -86,7 +86,7 @@ def train_real(config: Config, out: Path) -> None:
     """Begin or resume a run on dm_control."""
     import torch
 
-    from softaug.training import train
+    from softaug.training.run import train
 
     torch.set_num_threads(1)
     train(config, out, resume=(out / "config.json").exists(), quiet=True)
@@ -94,7 +94,7 @@ def train_real(config: Config, out: Path) -> None:
 
 def start(scenario: Scenario, out: Path) -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kill_test", "softaug.training", "torch._dynamo"])
+    context.set_forkserver_preload(["kill_test", "softaug.training.run", "torch._dynamo"])
     target, options = (train_real, {}) if scenario.real else (train_dot, {"terminates": scenario.terminates})
     process = context.Process(target=target, args=(scenario.config, out), kwargs=options)
     process.start()

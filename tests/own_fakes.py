@@ -91,7 +91,7 @@ def train_own(config: Config, out: Path, *, kill_in: str = "", kill_call: int = 
     """Begin or resume the run of `config`, as a person would after a crash; see `fakes.train_dot`."""
     import torch
 
-    from softaug.training import train
+    from softaug.training.run import train
 
     torch.set_num_threads(1)
     if kill_in:

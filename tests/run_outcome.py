@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from softaug import checkpoint, log
+from softaug.storage import checkpoint
+from softaug.training import log
 
 
 def outcome(run: Path) -> dict[str, Any]:

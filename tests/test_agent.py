@@ -11,13 +11,13 @@ from fakes import FakeImages
 from tiny import ACTION_DIM, obs_shape, replay_for, same, snapshot, tiny_agent, tiny_method, tiny_replay
 from torch import Tensor
 
-from softaug.agent import Agent, choose_device, make_agent
-from softaug.augment import center_crop
-from softaug.checkpoint import load_tree, save_tree
-from softaug.envs.tasks import frame_stack
 from softaug.errors import UserError
+from softaug.evaluation.policy import make_policy
+from softaug.learning.agent import Agent, choose_device, make_agent
+from softaug.learning.augment import center_crop
 from softaug.methods import METHODS
-from softaug.policy import make_policy
+from softaug.storage.checkpoint import load_tree, save_tree
+from softaug.tasks import frame_stack
 
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -276,7 +276,7 @@ def test_reduced_precision_is_for_cuda(precision):
 
 def test_it_learns_a_bandit_from_pixels(device):
     """One-decision episodes: reward is the first action's sign agreement with the picture's brightness."""
-    from softaug.replay import Replay
+    from softaug.learning.replay import Replay
 
     config = tiny_method("sac", device=device, batch_size=32, actor_lr=3e-3, critic_lr=3e-3, alpha_lr=1e-2)
     agent = make_agent(config, obs_shape(config), ACTION_DIM)

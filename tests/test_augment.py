@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from fakes import FakeImages
 from tiny import pixels
 
-from softaug.augment import (
+from softaug.learning.augment import (
     RandomConv,
     RandomCrop,
     RandomOverlay,

@@ -9,12 +9,12 @@ import pytest
 import torch
 from fakes import DotFactory, FakeImages, tiny_config
 
-from softaug import log
 from softaug.benchmarks.train import PARTS, Clock, checkout, instrumented, limit, measure_parts, rate_of
 from softaug.benchmarks.update import useful_gflop
 from softaug.config import make_config
 from softaug.errors import UserError
-from softaug.training import train
+from softaug.training import log
+from softaug.training.run import train
 
 OPTIONS = {"env_factory": DotFactory(), "images": FakeImages(), "quiet": True}
 

@@ -13,14 +13,14 @@ from fakes import FakeImages
 from tiny import ACTION_DIM, obs_shape, tiny_agent, tiny_method, tiny_replay
 from torch import nn
 
-from softaug.agent import Agent, make_agent
 from softaug.benchmarks import plain
 from softaug.benchmarks.plain import PlainLearner
 from softaug.benchmarks.update import MATMUL_SIZE, layer_flops, replay_share, show, summary, useful_gflop
 from softaug.cli import main
 from softaug.config import Config, make_config
+from softaug.learning.agent import Agent, make_agent
+from softaug.learning.replay import Replay
 from softaug.methods import METHODS
-from softaug.replay import Replay
 
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -90,7 +90,7 @@ def test_losses_and_gradients_equal_the_plain_ones(method, device):
 
 @every_method
 def test_a_batch_in_pieces_equals_the_plain_whole(method, monkeypatch):
-    monkeypatch.setattr("softaug.networks.CPU_PIECE", 3)
+    monkeypatch.setattr("softaug.learning.networks.CPU_PIECE", 3)
     config = tiny_method(method, **STILL)
     check_gradients(config, tiny_replay(config), updates=1)
 

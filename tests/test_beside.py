@@ -11,7 +11,7 @@ import torch
 from test_agent import equal_metrics, every_method, weights
 from tiny import replay_for, same, tiny_agent
 
-from softaug.beside import Beside
+from softaug.learning.overlap import Beside
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from softaug import checkpoint
 from softaug.errors import UserError
+from softaug.storage import checkpoint
 
 
 def assert_same(left, right):

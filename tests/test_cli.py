@@ -10,7 +10,7 @@ from PIL import Image
 
 from softaug import cli, doctor
 from softaug.envs import gl
-from softaug.gallery import Row, Section, draw
+from softaug.evaluation.gallery import Row, Section, draw
 
 
 def test_help_lists_every_command_without_importing_torch_or_mujoco():

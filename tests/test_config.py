@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from softaug.agent import make_encoders
 from softaug.config import (
     Config,
     add_config_arguments,
@@ -17,8 +16,9 @@ from softaug.config import (
     write_config,
 )
 from softaug.errors import UserError
+from softaug.learning.agent import make_encoders
+from softaug.learning.networks import feature_shape
 from softaug.methods import ALIASES, METHODS
-from softaug.networks import feature_shape
 from softaug.presets import PRESETS, TASK_PRESETS
 
 EVERY = [(method, preset) for method in METHODS for preset in PRESETS]

@@ -25,12 +25,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import softaug.agent
-from softaug import augment
-from softaug.agent import Agent, make_agent
-from softaug.log import MeanLosses
+import softaug.learning.agent
+from softaug.evaluation.policy import make_policy
+from softaug.learning import augment
+from softaug.learning.agent import Agent, make_agent
 from softaug.methods import METHODS
-from softaug.policy import make_policy
+from softaug.training.log import MeanLosses
 
 DEVICE = torch.device("lazy:0")
 
@@ -124,7 +124,7 @@ def fake_device(monkeypatch) -> Iterator[FakeTensorMode]:
     monkeypatch.setattr(nn.Module, "_apply", apply_by_replacing)
     monkeypatch.setattr(torch, "autocast", lambda device, dtype, enabled: nullcontext())
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
-    monkeypatch.setattr(softaug.agent, "choose_device", lambda name: DEVICE)
+    monkeypatch.setattr(softaug.learning.agent, "choose_device", lambda name: DEVICE)
     with mode:
         yield mode
 

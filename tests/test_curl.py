@@ -9,8 +9,8 @@ import torch
 from tiny import pixels, replay_for, same, snapshot, tiny_agent, with_gradient, without_gradient
 from torch import Tensor
 
-from softaug.auxiliary import BatchViews
-from softaug.auxiliary.curl import CurlTask
+from softaug.learning.auxiliary import BatchViews
+from softaug.learning.auxiliary.curl import CurlTask
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -17,19 +17,19 @@ from PIL import Image
 from tiny import snapshot
 from torch import Tensor, nn
 
-from softaug import checkpoint
-from softaug.agent import make_agent
 from softaug.cli import main
 from softaug.config import Config, make_config, write_config
-from softaug.diagnose import diagnose, soda_projection
-from softaug.diagnose.measures import Encoded, baseline, compare, cosines, encode
-from softaug.diagnose.moments import collect_moments, show_moments
-from softaug.diagnose.picture import BLUR, attention
 from softaug.envs import make_env
 from softaug.errors import UserError
-from softaug.networks import Actor
-from softaug.policy import MeanPolicy
-from softaug.runs import load_run, observation_shape
+from softaug.evaluation.diagnose import diagnose, soda_projection
+from softaug.evaluation.diagnose.figure import BLUR, attention
+from softaug.evaluation.diagnose.measures import Encoded, baseline, compare, cosines, encode
+from softaug.evaluation.diagnose.paired_states import collect_moments, show_moments
+from softaug.evaluation.policy import MeanPolicy
+from softaug.evaluation.runs import load_run, observation_shape
+from softaug.learning.agent import make_agent
+from softaug.learning.networks import Actor
+from softaug.storage import checkpoint
 
 SIZE, STACK, CROP = 16, 2, 14
 

@@ -23,16 +23,16 @@ import torch
 from fakes import SIZE, DotEnv, DotFactory, tiny_config
 
 import softaug.envs
-from softaug.agent import make_agent
-from softaug.checkpoint import save_checkpoint
 from softaug.cli import main
 from softaug.config import Config, make_config, write_config
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
-from softaug.evaluation import Episode, Task, evaluate, play_episodes, summarise
-from softaug.media.notes import media_note
-from softaug.recording import Recorder
-from softaug.runs import RunPolicy
+from softaug.evaluation.evaluate import Episode, Task, evaluate, play_episodes, summarise
+from softaug.evaluation.recording import Recorder
+from softaug.evaluation.runs import RunPolicy
+from softaug.learning.agent import make_agent
+from softaug.media.comparability import media_note
+from softaug.storage.checkpoint import save_checkpoint
 
 MODES = ["train", "color_hard"]
 
@@ -288,7 +288,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from fakes import DotFactory
 from test_evaluation import run_policy
-from softaug.evaluation import evaluate
+from softaug.evaluation.evaluate import evaluate
 if __name__ == "__main__":
     try:
         evaluate(run_policy(), DotFactory(), ["train"], 100_000, 0, workers=2, progress=lambda *_: print("one", flush=True))

@@ -15,14 +15,14 @@ import torch
 from fakes import SIZE, DotEnv, tiny_config
 
 import softaug.envs
-import softaug.export
-from softaug.agent import make_agent
-from softaug.checkpoint import save_checkpoint
+import softaug.evaluation.export
 from softaug.cli import main
 from softaug.config import write_config
 from softaug.errors import UserError
-from softaug.export import Encounter, check_format, export_policy, meet_environment
-from softaug.runs import Run, load_policy, load_run
+from softaug.evaluation.export import Encounter, check_format, export_policy, meet_environment
+from softaug.evaluation.runs import Run, load_policy, load_run
+from softaug.learning.agent import make_agent
+from softaug.storage.checkpoint import save_checkpoint
 
 onnxruntime = pytest.importorskip("onnxruntime")
 EXAMPLE = Path(__file__).parent.parent / "examples" / "run_exported_policy.py"
@@ -99,11 +99,11 @@ def test_torchscript_acts_like_the_original(tmp_path: Path) -> None:
 def test_a_file_that_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = load_run(save_run(tmp_path / "run"))
 
-    class Wrong(softaug.export.ExportedPolicy):
+    class Wrong(softaug.evaluation.export.ExportedPolicy):
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             return super().forward(pixels) + 0.01
 
-    monkeypatch.setattr(softaug.export, "ExportedPolicy", Wrong)
+    monkeypatch.setattr(softaug.evaluation.export, "ExportedPolicy", Wrong)
     with pytest.raises(RuntimeError, match="nothing was written"):
         export_policy(run, tmp_path / "out" / "policy.pt", "torchscript", encounter(4))
     assert list((tmp_path / "out").iterdir()) == []

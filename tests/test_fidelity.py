@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softaug.benchmarks import plain
 from softaug.benchmarks.plain import PlainLearner, crop, encode
-from softaug.replay import Batch, Replay
+from softaug.learning.replay import Batch, Replay
 
 UPDATES = 6
 

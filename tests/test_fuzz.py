@@ -41,7 +41,7 @@ def cases(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("SOFTAUG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("softaug.envs.make_env", dot_env)
-    monkeypatch.setattr("softaug.gallery.make_env", dot_env)
+    monkeypatch.setattr("softaug.evaluation.gallery.make_env", dot_env)
     yield Cases(corpus, tmp_path / "work")
 
 

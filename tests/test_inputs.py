@@ -16,18 +16,18 @@ from fabricated import fabricate_run
 from PIL import Image
 
 from softaug import cli
-from softaug.augment import RandomShift
 from softaug.config import Config, experiment, make_config
 from softaug.errors import UserError, unknown
+from softaug.evaluation.recording import Recorder
 from softaug.files import output_file, write_atomically
+from softaug.learning.augment import RandomShift
+from softaug.media.comparability import media_note
 from softaug.media.folder_images import FolderImages
-from softaug.media.notes import media_note
 from softaug.media.unpack import unpack
 from softaug.memory import check_memory
-from softaug.recording import Recorder
-from softaug.report.groups import make_groups
-from softaug.reproduce.collect import settings
-from softaug.results import read_run
+from softaug.results.reading import read_run
+from softaug.results.report.groups import make_groups
+from softaug.results.reproduce.collect import settings
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

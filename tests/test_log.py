@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from softaug import log
 from softaug.errors import UserError
+from softaug.training import log
 
 CLOCK = {"seconds": 1.5, "decisions_per_second": 20.0}
 

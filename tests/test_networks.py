@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from tiny import pixels, snapshot, tiny_method
 from torch import Tensor, nn
 
-from softaug.agent import make_agent, make_encoders
-from softaug.auxiliary.soda import SodaTask
 from softaug.config import make_config
-from softaug.networks import Actor, Critic, Encoder, ema_update, feature_shape, initialise
+from softaug.learning.agent import make_agent, make_encoders
+from softaug.learning.auxiliary.soda import SodaTask
+from softaug.learning.networks import Actor, Critic, Encoder, ema_update, feature_shape, initialise
 
 
 def count(module: nn.Module) -> int:

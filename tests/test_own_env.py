@@ -23,16 +23,17 @@ from own_fakes import CornerEnv, RestorableEnv, train_own
 from test_resume import assert_same, outcome
 
 import softaug
-from softaug import cli, log
+from softaug import cli
 from softaug.config import Config, make_config, read_config
 from softaug.envs import adapt, wrap
-from softaug.envs.own_import import load_callable, source_facts, spec_of
-from softaug.envs.picture import find_picture, resize
+from softaug.envs.custom.frames import find_picture, resize
+from softaug.envs.custom.given import choose
+from softaug.envs.custom.loading import load_callable, source_facts, spec_of
 from softaug.errors import UserError
-from softaug.own_envs import choose
-from softaug.replay import Replay
-from softaug.runs import load_policy
-from softaug.training import train
+from softaug.evaluation.runs import load_policy
+from softaug.learning.replay import Replay
+from softaug.training import log
+from softaug.training.run import train
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
 
@@ -459,7 +460,7 @@ def test_killed_and_resumed_with_state_the_run_is_the_same(tmp_path: Path):
     """Episodes of every length, and a replay that comes round."""
     config = own_config(task="own_fakes:make_restorable")
     train(config, tmp_path / "whole", quiet=True)
-    killed = {"kill_in": "softaug.agent.Agent.update", "kill_call": 60}
+    killed = {"kill_in": "softaug.learning.agent.Agent.update", "kill_call": 60}
     assert in_process(config, tmp_path / "run", **killed) == -signal.SIGKILL
     train(config, tmp_path / "run", resume=True, quiet=True)
     assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "whole"))
@@ -468,7 +469,7 @@ def test_killed_and_resumed_with_state_the_run_is_the_same(tmp_path: Path):
 def test_killed_and_resumed_without_state_a_new_episode_begins(tmp_path: Path, capsys):
     config = own_config()
     assert (
-        in_process(config, tmp_path / "run", kill_in="softaug.agent.Agent.update", kill_call=50)
+        in_process(config, tmp_path / "run", kill_in="softaug.learning.agent.Agent.update", kill_call=50)
         == -signal.SIGKILL
     )
     shutil.copytree(tmp_path / "run", tmp_path / "again")
@@ -589,7 +590,7 @@ def test_real_environments_train_are_killed_resumed_evaluated_and_exported(
         env_process=True, replay_capacity=1000,
     )  # fmt: skip
     assert (
-        in_process(config, tmp_path / "run", kill_in="softaug.agent.Agent.update", kill_call=20)
+        in_process(config, tmp_path / "run", kill_in="softaug.learning.agent.Agent.update", kill_call=20)
         == -signal.SIGKILL
     )
     assert in_process(config, tmp_path / "run") == 0

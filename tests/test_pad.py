@@ -19,13 +19,13 @@ from tiny import (
 )
 from torch import nn
 
-from softaug.agent import make_encoders
-from softaug.auxiliary import BatchViews
 from softaug.config import make_config
 from softaug.errors import UserError
-from softaug.networks import feature_shape
-from softaug.policy import AdaptivePolicy, MeanPolicy, make_policy
-from softaug.replay import Batch
+from softaug.evaluation.policy import AdaptivePolicy, MeanPolicy, make_policy
+from softaug.learning.agent import make_encoders
+from softaug.learning.auxiliary import BatchViews
+from softaug.learning.networks import feature_shape
+from softaug.learning.replay import Batch
 
 
 def convolutions(module: nn.Module) -> list[nn.Conv2d]:

@@ -10,10 +10,10 @@ import torch
 from fakes import DotFactory, FakeImages, tiny_config
 from tiny import tiny_agent, tiny_method
 
-from softaug import log
 from softaug.config import Config
-from softaug.replay import Replay
-from softaug.training import train
+from softaug.learning.replay import Replay
+from softaug.training import log
+from softaug.training.run import train
 
 FRAME = (6, 5, 3)
 
@@ -168,7 +168,7 @@ class CountingImages(FakeImages):
 
 
 def test_overlay_images_are_sampled_ahead_once_each():
-    from softaug.agent import make_agent
+    from softaug.learning.agent import make_agent
 
     config = tiny_method("soda_overlay", prefetch="on", aux_every=2)
     images = CountingImages()
@@ -215,7 +215,7 @@ def test_a_run_and_its_resume_are_the_same_with_and_without(tmp_path, method):
 
 def stop_after(decisions, out, config: Config):
     """Train until that decision, as if Ctrl-C had come then."""
-    from softaug.training_loop import Training
+    from softaug.training.loop import Training
 
     decide = Training.decide
 
@@ -237,7 +237,7 @@ def test_auto_means_on_for_cuda_alone_and_changes_no_result():
 
 def test_a_wrong_guess_of_the_overlay_is_not_used():
     """The generator goes on otherwise than guessed, or the next batch has another size."""
-    from softaug.augment import RandomCrop, RandomOverlay
+    from softaug.learning.augment import RandomCrop, RandomOverlay
 
     crop, obs = RandomCrop(8), torch.zeros(5, 3, 10, 10, dtype=torch.uint8)
     for spoil in (lambda generator: torch.rand(1, generator=generator), lambda generator: None):

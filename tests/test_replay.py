@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from softaug.errors import UserError
-from softaug.replay import Batch, DamagedReplay, Replay
+from softaug.learning.replay import Batch, DamagedReplay, Replay
 
 DISCOUNT = 0.9
 SHAPE = (2, 4, 3)

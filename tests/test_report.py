@@ -18,15 +18,15 @@ from softaug.cli import main
 from softaug.commands import report as command
 from softaug.config import Config, make_config
 from softaug.errors import UserError
-from softaug.report import Reporter
-from softaug.report.groups import EPISODES, Group, gaps, kept, make_groups
-from softaug.report.markup import breakable, element, json_script
-from softaug.report.media import choose_videos
-from softaug.report.payload import make_payload, make_profile, points_of_a_curve
-from softaug.report.samples import Samples
-from softaug.report.sections import comparability
-from softaug.report.tables import results_table
-from softaug.results import RunRecord, find_runs, read_run
+from softaug.results.reading import RunRecord, find_runs, read_run
+from softaug.results.report import Reporter
+from softaug.results.report.groups import EPISODES, Group, gaps, kept, make_groups
+from softaug.results.report.markup import breakable, element, json_script
+from softaug.results.report.media import choose_videos
+from softaug.results.report.payload import make_payload, make_profile, points_of_a_curve
+from softaug.results.report.samples import Samples
+from softaug.results.report.sections import comparability
+from softaug.results.report.tables import results_table
 
 HOSTILE = "<img src=x onerror=pwned()></script><script>pwned()</script>{{script}}\"'&"
 
@@ -472,7 +472,7 @@ def test_a_running_run_is_diagnosed_once_a_checkpoint(
         (run / "diagnosis.json").write_text(json.dumps(values))
         return values
 
-    monkeypatch.setattr("softaug.report._measure", measure)
+    monkeypatch.setattr("softaug.results.report._measure", measure)
     reporter = Reporter([tmp_path / "runs"], samples=False, diagnose=True)
     for newest in (500, 1000):
         (run / "checkpoints" / f"{newest:09d}").mkdir(parents=True)
@@ -532,7 +532,7 @@ def test_views_are_made_only_for_runs_that_render_alike(
     def observation(config: Config, mode: str) -> tuple[np.ndarray, dict]:
         return np.zeros((3 * config.frame_stack, config.image_size, config.image_size), np.uint8), {}
 
-    monkeypatch.setattr("softaug.report.samples._observation", observation)
+    monkeypatch.setattr("softaug.results.report.samples._observation", observation)
     [sample], _ = Samples().of(groups_in(tmp_path)[0])
     assert [view.name for view in sample.views] == ["random crop to 50"]
     assert "not shown" in sample.problem and "preset paper, 100 × 100" in sample.problem

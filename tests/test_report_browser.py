@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from fabricated import fabricate_run
 
-from softaug.recording import Recorder
-from softaug.report import Reporter
+from softaug.evaluation.recording import Recorder
+from softaug.results.report import Reporter
 
 playwright = pytest.importorskip("playwright.sync_api")
 

@@ -13,15 +13,15 @@ import pytest
 from fabricated import fabricate_eval, fabricate_run
 
 from softaug.errors import UserError
-from softaug.reproduce import forms
-from softaug.reproduce.collect import choose_media, describe_runs, make_cell, select, settings
-from softaug.reproduce.curves import make_curve
-from softaug.reproduce.grids import ITEMS, FigureItem, SamplesItem, TableItem, make_items
-from softaug.reproduce.latex import escape, latex
-from softaug.reproduce.paper import paper_result, paper_results
-from softaug.reproduce.tables import TableResult, make_table
-from softaug.reproduce.writing import write_curves
-from softaug.results import RunRecord, find_runs, read_run
+from softaug.results.reading import RunRecord, find_runs, read_run
+from softaug.results.reproduce import formats
+from softaug.results.reproduce.collect import choose_media, describe_runs, make_cell, select, settings
+from softaug.results.reproduce.curves import make_curve
+from softaug.results.reproduce.grids import ITEMS, FigureItem, SamplesItem, TableItem, make_items
+from softaug.results.reproduce.latex import escape, latex
+from softaug.results.reproduce.paper import paper_result, paper_results
+from softaug.results.reproduce.tables import TableResult, make_table
+from softaug.results.reproduce.writing import write_curves
 
 WALK = "walker_walk"
 PROCEDURAL = "procedural media: not comparable with the paper"
@@ -165,7 +165,7 @@ def test_a_number_says_when_some_seeds_are_not_behind_it(tmp_path: Path) -> None
     item = one_table("appendix", [WALK])
     table = make_table(item, select(records(tmp_path), item.grid))
     said = "video_hard: only 2 of 3 seeds in walker_walk sac; the others have no evaluation on official media"
-    assert said in table.notes and said in forms.markdown(table)
+    assert said in table.notes and said in formats.markdown(table)
     assert "color_easy: only 0 of 3 seeds in walker_walk sac; the others have no evaluation" in table.notes
     alike = make_table(item, select(records(tmp_path), item.grid, seeds=[0, 1]))
     assert not any("video_hard: only" in note for note in alike.notes)
@@ -249,7 +249,7 @@ def test_aggregates_use_seeds_and_only_the_tasks_every_method_has(appendix: Tabl
 
 
 def test_csv_has_every_cell_with_its_origin(appendix: TableResult) -> None:
-    rows = list(csv.DictReader(io.StringIO(forms.cells_csv(appendix))))
+    rows = list(csv.DictReader(io.StringIO(formats.cells_csv(appendix))))
     assert len(rows) == 40
     by_key = {(row["mode"], row["task"], row["method"]): row for row in rows}
     sac = by_key["color_easy", WALK, "sac"]
@@ -262,7 +262,7 @@ def test_csv_has_every_cell_with_its_origin(appendix: TableResult) -> None:
 
 
 def test_markdown_says_everything(appendix: TableResult) -> None:
-    text = forms.markdown(appendix)
+    text = formats.markdown(appendix)
     rows = [
         [part.strip() for part in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")
     ]
@@ -294,11 +294,11 @@ def test_ties_are_all_bold_and_zero_has_no_sign(tmp_path: Path) -> None:
     item = one_table("appendix", [WALK])
     table = make_table(item, select(records(tmp_path), item.grid))
     assert table.best(item.panels[0], item.panels[0].rows[0], "color_easy") == {"sac", "curl"}
-    assert forms.cell_text(table.cells["color_easy", WALK, "sac"], 0) == "0"
+    assert formats.cell_text(table.cells["color_easy", WALK, "sac"], 0) == "0"
 
 
 def test_json_holds_the_scores(appendix: TableResult) -> None:
-    values = json.loads(json.dumps(forms.as_json(appendix)))
+    values = json.loads(json.dumps(formats.as_json(appendix)))
     assert len(values["cells"]) == 40 and len(values["aggregates"]) == 4
     (cell,) = [
         c for c in values["cells"] if (c["mode"], c["task"], c["method"]) == ("color_easy", WALK, "sac")
@@ -310,7 +310,7 @@ def test_the_robots_table(tmp_path: Path) -> None:
     item = one_table("robot")
     assert item.scale == 50 and item.overrides["eval_modes"] == ("train", "random_colors", "video_background")
     table = make_table(item, select([], item.grid))
-    rows = forms.markdown(table)
+    rows = formats.markdown(table)
     assert "never released: not comparable with the paper" in rows
     assert "21.3 ± 5.0" in rows and "no finished run yet" in rows and "-4.5 ± 1.1" in rows
 

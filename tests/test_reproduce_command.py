@@ -12,10 +12,10 @@ from fabricated import fabricate_eval, fabricate_run
 
 from softaug.cli import main
 from softaug.errors import UserError
-from softaug.reproduce.figures import figure_files, learning_curves
-from softaug.reproduce.grids import make_items
-from softaug.reproduce.making import plan_evaluations, plan_runs
-from softaug.results import find_runs, read_run
+from softaug.results.reading import find_runs, read_run
+from softaug.results.reproduce.figures import figure_files, learning_curves
+from softaug.results.reproduce.grids import make_items
+from softaug.results.reproduce.missing_runs import plan_evaluations, plan_runs
 from softaug.sweep import Outcome
 
 TINY: dict[str, Any] = {
@@ -292,7 +292,7 @@ def test_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         out.write_bytes(b"picture")
         return {"video_easy": "procedural"}
 
-    monkeypatch.setattr("softaug.gallery.save_gallery", gallery)
+    monkeypatch.setattr("softaug.evaluation.gallery.save_gallery", gallery)
     tasks = "walker_walk,robot_push"
     result = run_json(capsys, "samples", "--only-existing", "--tasks", tasks, "--out", str(tmp_path))
     assert [Path(file).read_bytes() for file in result["items"][0]["files"]] == [b"picture"] * 2

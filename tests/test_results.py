@@ -12,9 +12,9 @@ from fabricated import fabricate_eval, fabricate_run
 from fakes import DotFactory, FakeImages, tiny_config
 
 from softaug.errors import UserError
-from softaug.log import read_metrics
-from softaug.results import find_runs, read_run
-from softaug.training import train
+from softaug.results.reading import find_runs, read_run
+from softaug.training.log import read_metrics
+from softaug.training.run import train
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_real_run_is_read_as_it_was_written(real_run: Path) -> None:
 def test_reading_needs_no_torch(tmp_path: Path) -> None:
     fabricate_run(tmp_path / "run")
     code = (
-        "import sys, softaug.results as r; r.read_run(sys.argv[1]); "
+        "import sys, softaug.results.reading as r; r.read_run(sys.argv[1]); "
         "sys.exit('torch' in sys.modules or 'dm_control' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=False).returncode == 0

@@ -17,13 +17,14 @@ import torch
 from fakes import DotFactory, FakeImages, tiny_config, train_dot
 from run_outcome import assert_same, outcome
 
-from softaug import checkpoint, log, rundir
 from softaug.errors import UserError
-from softaug.training import train
+from softaug.storage import checkpoint
+from softaug.training import log, preparation
+from softaug.training.run import train
 
 # A fresh process that has imported everything is forked for each run: it starts in milliseconds.
 FORK_SERVER = multiprocessing.get_context("forkserver")
-FORK_SERVER.set_forkserver_preload(["fakes", "softaug.training", "torch._dynamo"])
+FORK_SERVER.set_forkserver_preload(["fakes", "softaug.training.run", "torch._dynamo"])
 
 
 @pytest.fixture(autouse=True)
@@ -97,18 +98,18 @@ def short_reference(tmp_path_factory):
 @pytest.mark.parametrize(
     ("kill_in", "kill_call"),
     [
-        ("softaug.replay.Replay.__init__", 1),  # before anything
-        ("softaug.agent.Agent.update", 7),  # among the catch-up updates
-        ("softaug.agent.Agent.update", 60),
-        ("softaug.replay.Replay._append", 127),  # the decision's action is stored, its frame is not
-        ("softaug.log.MetricsFile.write", 9),
-        ("softaug.training_loop.evaluate", 1),  # decision 100: the checkpoint is there, the evaluation is not
-        ("softaug.checkpoint.save_best", 1),
-        ("softaug.checkpoint.save_arrays", 3),  # half a checkpoint
+        ("softaug.learning.replay.Replay.__init__", 1),  # before anything
+        ("softaug.learning.agent.Agent.update", 7),  # among the catch-up updates
+        ("softaug.learning.agent.Agent.update", 60),
+        ("softaug.learning.replay.Replay._append", 127),  # the decision's action is stored, its frame is not
+        ("softaug.training.log.MetricsFile.write", 9),
+        ("softaug.training.loop.evaluate", 1),  # decision 100: the checkpoint is there, the evaluation is not
+        ("softaug.storage.checkpoint.save_best", 1),
+        ("softaug.storage.checkpoint.save_arrays", 3),  # half a checkpoint
         ("pathlib.Path.rename", 4),  # all of a checkpoint but its name, or an old one being removed
         ("shutil.rmtree", 2),
-        ("softaug.training_loop.write_atomically", 1),  # final_eval.json: everything is done but saying so
-        ("softaug.checkpoint.remove_directory", 12),
+        ("softaug.training.loop.write_atomically", 1),  # final_eval.json: everything is done but saying so
+        ("softaug.storage.checkpoint.remove_directory", 12),
     ],
 )
 def test_killed_in_the_middle_of(tmp_path: Path, short_reference, kill_in: str, kill_call: int):
@@ -128,7 +129,7 @@ def test_killed_in_the_middle_of(tmp_path: Path, short_reference, kill_in: str, 
 def test_an_interrupted_run_saves_says_how_to_go_on_and_ends_the_same(
     tmp_path: Path, short_reference, monkeypatch: pytest.MonkeyPatch, capsys, at_update: int
 ):
-    from softaug.agent import Agent
+    from softaug.learning.agent import Agent
 
     config, expected = short_reference
     update = Agent.update
@@ -154,7 +155,7 @@ def test_an_interrupted_run_saves_says_how_to_go_on_and_ends_the_same(
 def test_an_interrupted_evaluation_is_done_again(
     tmp_path: Path, short_reference, monkeypatch: pytest.MonkeyPatch
 ):
-    import softaug.training_loop
+    import softaug.training.loop
 
     config, expected = short_reference
 
@@ -163,7 +164,7 @@ def test_an_interrupted_evaluation_is_done_again(
         time.sleep(60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(softaug.training_loop, "evaluate", interrupted)
+        patched.setattr(softaug.training.loop, "evaluate", interrupted)
         result = train(config, tmp_path / "run", env_factory=DotFactory(), quiet=True)
     assert not result.finished and result.decisions == 100
     assert not log.read_metrics(tmp_path / "run" / "metrics.jsonl", "eval")
@@ -173,7 +174,9 @@ def test_an_interrupted_evaluation_is_done_again(
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path, short_reference, capsys):
     config, expected = short_reference
-    process = in_process(config, tmp_path / "run", kill_in="softaug.agent.Agent.update", kill_call=75)
+    process = in_process(
+        config, tmp_path / "run", kill_in="softaug.learning.agent.Agent.update", kill_call=75
+    )
     process.join()
     newest = checkpoint.find_checkpoint(tmp_path / "run")
     path = newest / "tensors.safetensors"
@@ -186,7 +189,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path,
 
 def test_without_a_good_checkpoint_the_damaged_file_is_named(tmp_path: Path, short_reference):
     config, _ = short_reference
-    process = in_process(config, tmp_path / "run", kill_in="softaug.agent.Agent.update", kill_call=5)
+    process = in_process(config, tmp_path / "run", kill_in="softaug.learning.agent.Agent.update", kill_call=5)
     process.join()
     for directory in checkpoint.complete_checkpoints(tmp_path / "run" / "checkpoints"):
         (directory / "tree.json").write_text("{")
@@ -197,7 +200,7 @@ def test_without_a_good_checkpoint_the_damaged_file_is_named(tmp_path: Path, sho
 @pytest.mark.parametrize(("begun", "resumed"), [("ram", "disk"), ("disk", "ram")])
 def test_the_replay_stays_where_it_is(tmp_path: Path, begun: str, resumed: str):
     config = tiny_config(decisions=100, replay_memory=begun)
-    process = in_process(config, tmp_path / "run", kill_in="softaug.agent.Agent.update", kill_call=5)
+    process = in_process(config, tmp_path / "run", kill_in="softaug.learning.agent.Agent.update", kill_call=5)
     process.join()
     with pytest.raises(UserError, match=f"is in {begun}; resume it with --replay-memory {begun}"):
         train(
@@ -210,7 +213,7 @@ def test_the_replay_stays_where_it_is(tmp_path: Path, begun: str, resumed: str):
 
 def killed_run(config, out: Path, kill_call: int = 75) -> list[Path]:
     """Begin a run that is killed in an update; returns its checkpoints."""
-    process = in_process(config, out, kill_in="softaug.agent.Agent.update", kill_call=kill_call)
+    process = in_process(config, out, kill_in="softaug.learning.agent.Agent.update", kill_call=kill_call)
     process.join()
     assert process.exitcode == -signal.SIGKILL
     return checkpoint.complete_checkpoints(out / "checkpoints")
@@ -274,7 +277,7 @@ def test_what_can_no_longer_be_sampled_may_change(tmp_path: Path, short_referenc
 def test_a_run_begun_before_there_were_checksums_is_resumed(
     tmp_path: Path, short_reference, capsys, monkeypatch
 ):
-    from softaug.replay import Replay
+    from softaug.learning.replay import Replay
 
     config, expected = short_reference
     run, before = tmp_path / "run", Replay.state
@@ -294,7 +297,7 @@ def test_a_run_begun_before_there_were_checksums_is_resumed(
 
 
 def test_ctrl_c_during_catch_up_keeps_the_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from softaug.agent import Agent
+    from softaug.learning.agent import Agent
 
     # A checkpoint has just been made of these very decisions, without any update.
     config = tiny_config(decisions=100, random_decisions=60, checkpoint_every=30, eval_every=0)
@@ -358,7 +361,7 @@ def test_a_checkpoint_that_finds_the_disk_full_costs_nothing(
 
 @pytest.mark.parametrize(
     ("function", "call"),
-    [("softaug.log.MetricsFile.write", 5), ("softaug.training_loop.write_atomically", 1)],
+    [("softaug.training.log.MetricsFile.write", 5), ("softaug.training.loop.write_atomically", 1)],
 )
 def test_a_disk_that_is_full_elsewhere(
     tmp_path: Path, short_reference, monkeypatch: pytest.MonkeyPatch, function: str, call: int
@@ -388,7 +391,7 @@ def test_a_disk_that_is_full_elsewhere(
 
 
 def test_a_killed_environment_is_one_true_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from softaug.agent import Agent
+    from softaug.learning.agent import Agent
 
     config = tiny_config(decisions=100, env_process=True, eval_every=0)
     in_process(config, tmp_path / "reference").join()
@@ -425,23 +428,23 @@ def test_a_damaged_last_evaluation_is_one_sentence(tmp_path: Path, content: str)
 
 
 def test_the_lock_is_waited_for_and_not_shared_with_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rundir, "LOCK_SECONDS", 0.1)
-    first = rundir.RunDirectory(tmp_path)
+    monkeypatch.setattr(preparation, "LOCK_SECONDS", 0.1)
+    first = preparation.RunDirectory(tmp_path)
     with pytest.raises(UserError, match="another process is training"):
-        rundir.RunDirectory(tmp_path)
+        preparation.RunDirectory(tmp_path)
     child = os.fork()
     if child == 0:
         signal.pause()
     try:
         first.close()
-        rundir.RunDirectory(tmp_path).close()  # though the child lives
+        preparation.RunDirectory(tmp_path).close()  # though the child lives
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    second = rundir.RunDirectory(tmp_path)
-    monkeypatch.setattr(rundir, "LOCK_SECONDS", 60)
+    second = preparation.RunDirectory(tmp_path)
+    monkeypatch.setattr(preparation, "LOCK_SECONDS", 60)
     threading.Timer(0.3, second.close).start()
-    rundir.RunDirectory(tmp_path).close()
+    preparation.RunDirectory(tmp_path).close()
 
 
 CLI_FLAGS = [

@@ -10,12 +10,12 @@ import pytest
 import torch
 from fakes import SIZE, tiny_config
 
-from softaug.agent import Agent, make_agent
-from softaug.checkpoint import save_best, save_checkpoint
 from softaug.config import Config, write_config
 from softaug.errors import UserError
-from softaug.policy import AdaptivePolicy, MeanPolicy
-from softaug.runs import action_dim, load_policy, load_run
+from softaug.evaluation.policy import AdaptivePolicy, MeanPolicy
+from softaug.evaluation.runs import action_dim, load_policy, load_run
+from softaug.learning.agent import Agent, make_agent
+from softaug.storage.checkpoint import save_best, save_checkpoint
 
 SHAPE = (6, SIZE, SIZE)
 

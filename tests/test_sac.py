@@ -19,8 +19,8 @@ from tiny import (
 )
 from torch import Tensor
 
+from softaug.learning.sac import SAC
 from softaug.methods import METHODS
-from softaug.sac import SAC
 
 
 def tiny_sac() -> SAC:

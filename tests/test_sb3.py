@@ -21,9 +21,9 @@ from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
-from softaug.augment import RandomConv, RandomShift
 from softaug.errors import UserError
 from softaug.integrations.sb3 import OnGreyFrames, SodaCallback, find_extractors
+from softaug.learning.augment import RandomConv, RandomShift
 
 SIZE = 36  # the smallest that NatureCNN takes
 SMALL = {"features_extractor_kwargs": {"features_dim": 12}, "net_arch": [8]}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tiny import pixels, replay_for, same, snapshot, tiny_agent, with_gradient, without_gradient
 from torch import Tensor, nn
 
-from softaug.augment import RandomConv, RandomCrop
-from softaug.auxiliary.soda import SodaTask, consistency_loss
+from softaug.learning.augment import RandomConv, RandomCrop
+from softaug.learning.auxiliary.soda import SodaTask, consistency_loss
 
 
 def generator(seed: int = 0) -> torch.Generator:

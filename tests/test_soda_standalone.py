@@ -11,8 +11,8 @@ from tiny import pixels, same, snapshot
 from torch import Tensor, nn
 
 from softaug import SodaTask
-from softaug.augment import RandomConv, RandomCrop, RandomShift
 from softaug.errors import UserError
+from softaug.learning.augment import RandomConv, RandomCrop, RandomShift
 
 SHAPE = (6, 12, 12)
 

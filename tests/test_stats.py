@@ -10,8 +10,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softaug import stats
 from softaug.errors import UserError
+from softaug.results import statistics
 
 MATRIX = [np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.5, 0.6, 0.7, 5.0])]
 """Two tasks of four seeds; the middle four of all eight are 0.3, 0.4, 0.5, 0.6."""
@@ -29,25 +29,25 @@ def arrays(lists: list[list[float]]) -> list[np.ndarray]:
 
 
 def test_mean_and_deviation_over_seeds() -> None:
-    assert stats.mean_std([1.0, 3.0]) == (2.0, 1.0)  # the population's: not sqrt(2)
-    assert stats.mean_std([5.0]) == (5.0, None)
+    assert statistics.mean_std([1.0, 3.0]) == (2.0, 1.0)  # the population's: not sqrt(2)
+    assert statistics.mean_std([5.0]) == (5.0, None)
 
 
 def test_interquartile_mean_by_hand() -> None:
-    assert stats.interquartile_mean(np.concatenate(MATRIX)) == pytest.approx(0.45)
-    assert stats.interquartile_mean(np.array([7.0])) == 7.0
-    assert stats.interquartile_mean(np.array([0.0, 1.0, 5.0])) == 2.0  # a quarter of three is none
+    assert statistics.interquartile_mean(np.concatenate(MATRIX)) == pytest.approx(0.45)
+    assert statistics.interquartile_mean(np.array([7.0])) == 7.0
+    assert statistics.interquartile_mean(np.array([0.0, 1.0, 5.0])) == 2.0  # a quarter of three is none
 
 
 def test_optimality_gap_by_hand() -> None:
     # 5.0 counts as 1: 1 - (0.1+0.2+0.3+0.4+0.5+0.6+0.7+1)/8
-    assert stats.optimality_gap(np.concatenate(MATRIX)) == pytest.approx(1 - 3.8 / 8)
+    assert statistics.optimality_gap(np.concatenate(MATRIX)) == pytest.approx(1 - 3.8 / 8)
 
 
 @given(matrices)
 def test_statistics_equal_scipys(lists: list[list[float]]) -> None:
     pooled = np.concatenate(arrays(lists))
-    assert stats.interquartile_mean(pooled) == pytest.approx(scipy.stats.trim_mean(pooled, 0.25))
+    assert statistics.interquartile_mean(pooled) == pytest.approx(scipy.stats.trim_mean(pooled, 0.25))
     others = [values[::-1][:-1] for values in lists]
     expected = np.mean(
         [
@@ -55,7 +55,7 @@ def test_statistics_equal_scipys(lists: list[list[float]]) -> None:
             for x, y in zip(lists, others, strict=True)
         ]
     )
-    found = stats.probability_of_improvement(arrays(lists), arrays(others), rng=rng(), replications=2)
+    found = statistics.probability_of_improvement(arrays(lists), arrays(others), rng=rng(), replications=2)
     assert found.value == pytest.approx(expected)
 
 
@@ -64,16 +64,16 @@ def test_statistics_equal_rliables() -> None:
     draws = np.random.default_rng(1)
     x, y = draws.random((5, 3)) * 1.2, draws.random((5, 3))
     pooled = x.T.reshape(-1)
-    assert stats.interquartile_mean(pooled) == pytest.approx(metrics.aggregate_iqm(x))
-    assert stats.optimality_gap(pooled) == pytest.approx(metrics.aggregate_optimality_gap(x))
-    assert stats.probability_of_improvement(
+    assert statistics.interquartile_mean(pooled) == pytest.approx(metrics.aggregate_iqm(x))
+    assert statistics.optimality_gap(pooled) == pytest.approx(metrics.aggregate_optimality_gap(x))
+    assert statistics.probability_of_improvement(
         list(x.T), list(y.T), rng=rng(), replications=2
     ).value == pytest.approx(metrics.probability_of_improvement(x, y))
 
 
 def test_the_bootstrap_is_stratified_and_draws_every_seed_alike() -> None:
     tasks = [np.array([1.0, 2.0]), np.array([10.0, 20.0, 30.0])]
-    drawn = stats.resample(tasks, 20_000, rng())
+    drawn = statistics.resample(tasks, 20_000, rng())
     assert drawn.shape == (20_000, 5)
     assert set(np.unique(drawn[:, :2])) == {1.0, 2.0} and set(np.unique(drawn[:, 2:])) == {10.0, 20.0, 30.0}
     for value, part in ((1.0, drawn[:, :2]), (20.0, drawn[:, 2:])):
@@ -89,8 +89,8 @@ def test_the_interval_is_that_of_all_possible_resamples() -> None:
             for b in itertools.product(tasks[1], repeat=3)
         ]
     )
-    exact = np.quantile(stats.interquartile_mean(every), [0.025, 0.975])
-    found = stats.estimate(tasks, rng=rng(), replications=50_000)
+    exact = np.quantile(statistics.interquartile_mean(every), [0.025, 0.975])
+    found = statistics.estimate(tasks, rng=rng(), replications=50_000)
     assert (found.low, found.high) == pytest.approx(tuple(exact), abs=0.011)
     assert found.low is not None and found.high is not None and found.low < found.value < found.high
 
@@ -102,35 +102,35 @@ def test_coverage_of_the_interval() -> None:
     held = 0
     for _ in range(300):
         tasks = list((means + 0.1 * draws.standard_normal((10, 3))).T)
-        found = stats.estimate(tasks, lambda pooled: pooled.mean(axis=-1), rng=draws, replications=400)
+        found = statistics.estimate(tasks, lambda pooled: pooled.mean(axis=-1), rng=draws, replications=400)
         assert found.low is not None and found.high is not None
         held += found.low <= 0.5 <= found.high
     assert 0.88 <= held / 300 <= 0.98
 
 
 def test_one_seed_has_no_interval() -> None:
-    assert stats.estimate([np.array([0.5])], rng=rng()) == stats.Estimate(0.5, None, None)
+    assert statistics.estimate([np.array([0.5])], rng=rng()) == statistics.Estimate(0.5, None, None)
     two = [np.array([0.1, 0.2])]
-    assert stats.probability_of_improvement(two, [np.array([0.15])], rng=rng()) == stats.Estimate(
+    assert statistics.probability_of_improvement(two, [np.array([0.15])], rng=rng()) == statistics.Estimate(
         0.5, None, None
     )
-    profile = stats.performance_profile([np.array([0.5])], np.array([0.4, 0.5]), rng=rng())
+    profile = statistics.performance_profile([np.array([0.5])], np.array([0.4, 0.5]), rng=rng())
     assert profile.fraction.tolist() == [1.0, 0.0] and profile.low is None
 
 
 def test_probability_of_improvement_by_hand() -> None:
     ours = [np.array([3.0, 1.0]), np.array([1.0, 1.0])]
     theirs = [np.array([2.0, 2.0]), np.array([1.0, 0.0])]
-    found = stats.probability_of_improvement(ours, theirs, rng=rng())
+    found = statistics.probability_of_improvement(ours, theirs, rng=rng())
     assert found.value == pytest.approx((0.5 + 0.75) / 2)
-    reverse = stats.probability_of_improvement(theirs, ours, rng=rng())
+    reverse = statistics.probability_of_improvement(theirs, ours, rng=rng())
     assert reverse.value == pytest.approx(1 - found.value)
-    sure = stats.probability_of_improvement([np.array([2.0, 3.0])], [np.array([0.0, 1.0])], rng=rng())
-    assert sure == stats.Estimate(1.0, 1.0, 1.0)
+    sure = statistics.probability_of_improvement([np.array([2.0, 3.0])], [np.array([0.0, 1.0])], rng=rng())
+    assert sure == statistics.Estimate(1.0, 1.0, 1.0)
 
 
 def test_performance_profile_by_hand() -> None:
-    profile = stats.performance_profile(MATRIX, np.array([0.0, 0.3, 0.65, 9.0]), rng=rng())
+    profile = statistics.performance_profile(MATRIX, np.array([0.0, 0.3, 0.65, 9.0]), rng=rng())
     assert profile.fraction.tolist() == [1.0, 5 / 8, 2 / 8, 0.0]
     assert profile.low is not None and profile.high is not None
     assert (profile.low <= profile.fraction).all() and (profile.fraction <= profile.high).all()
@@ -139,19 +139,19 @@ def test_performance_profile_by_hand() -> None:
 
 def test_the_same_generator_gives_the_same_interval_and_the_global_one_is_untouched() -> None:
     before = np.random.get_state()[1].copy()  # noqa: NPY002
-    assert stats.estimate(MATRIX, rng=rng()) == stats.estimate(MATRIX, rng=rng())
+    assert statistics.estimate(MATRIX, rng=rng()) == statistics.estimate(MATRIX, rng=rng())
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
 def test_common_tasks() -> None:
     scores = {"a": {"x": [1.0], "y": [1.0], "z": [1.0]}, "b": {"z": [2.0], "x": [2.0], "y": []}}
-    assert stats.common_tasks(scores) == ["x", "z"]
-    assert stats.common_tasks({}) == []
+    assert statistics.common_tasks(scores) == ["x", "z"]
+    assert statistics.common_tasks({}) == []
 
 
 @pytest.mark.parametrize("bad", [[], [np.array([])], [np.array([[1.0]])], [np.array([np.nan])]])
 def test_scores_that_say_nothing_are_refused(bad: list[np.ndarray]) -> None:
     with pytest.raises(UserError):
-        stats.estimate(bad, rng=rng())
+        statistics.estimate(bad, rng=rng())
     with pytest.raises(UserError):
-        stats.probability_of_improvement([np.ones(2)], [np.ones(2), np.ones(2)], rng=rng())
+        statistics.probability_of_improvement([np.ones(2)], [np.ones(2), np.ones(2)], rng=rng())

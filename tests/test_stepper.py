@@ -13,7 +13,7 @@ import pytest
 from fakes import DotEnv
 
 from softaug.errors import UserError
-from softaug.stepper import InProcessStepper, ProcessStepper, make_stepper
+from softaug.training.stepper import InProcessStepper, ProcessStepper, make_stepper
 
 
 class FailingEnv(DotEnv):
@@ -148,7 +148,7 @@ PARENT = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from fakes import DotEnv
-from softaug.stepper import ProcessStepper
+from softaug.training.stepper import ProcessStepper
 if __name__ == "__main__":
     stepper = ProcessStepper(DotEnv)
     stepper.reset()

@@ -13,14 +13,16 @@ import pytest
 import torch
 from fakes import DotEnv, DotFactory, FakeImages, tiny_config
 
-import softaug.training
-from softaug import checkpoint, cli, log, rundir
-from softaug.agent import Agent
+import softaug.training.run
+from softaug import cli
 from softaug.config import make_config, read_config
 from softaug.errors import UserError
-from softaug.stepper import InProcessStepper
-from softaug.training import train
-from softaug.training_loop import Diverged, evaluation_seed, tensors_in
+from softaug.learning.agent import Agent
+from softaug.storage import checkpoint
+from softaug.training import log, preparation
+from softaug.training.loop import Diverged, evaluation_seed, tensors_in
+from softaug.training.run import train
+from softaug.training.stepper import InProcessStepper
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +96,8 @@ def test_decisions_frames_and_updates_are_counted_apart(finished: Path):
 
 
 def test_final_evaluation_is_that_of_the_last_weights(finished: Path):
-    from softaug.evaluation import evaluate
-    from softaug.runs import RunPolicy
+    from softaug.evaluation.evaluate import evaluate
+    from softaug.evaluation.runs import RunPolicy
 
     config = read_config(finished / "config.json")
     weights = checkpoint.load_weights(checkpoint.find_checkpoint(finished))
@@ -288,7 +290,7 @@ def test_resuming_nothing_is_a_clear_error(tmp_path: Path):
 
 
 def test_two_processes_cannot_train_in_one_directory(tmp_path: Path):
-    first = rundir.begin_run(tmp_path / "run", tiny_config(), {})
+    first = preparation.begin_run(tmp_path / "run", tiny_config(), {})
     with pytest.raises(UserError, match="another process is training"):
         run(tiny_config(), tmp_path / "run", resume=True)
     first.close()
@@ -296,7 +298,7 @@ def test_two_processes_cannot_train_in_one_directory(tmp_path: Path):
 
 def test_too_little_disk_is_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
-    monkeypatch.setattr(rundir.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UserError, match=r"needs 0\.0 GB of disk, but .* has 0\.0 GB free; make room"):
         run(tiny_config(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -307,16 +309,16 @@ def test_the_papers_replay_fits_into_its_disk(tmp_path: Path, monkeypatch: pytes
     config = make_config("walker_walk", "soda", "paper")
     stepper = InProcessStepper(partial(DotEnv, frame_stack=3, size=100))
     stepper.facts = {"action_repeat": 4, "episode_decisions": None}
-    sizes = rundir.replay_sizes(config, stepper, fixed_length=True)
+    sizes = preparation.replay_sizes(config, stepper, fixed_length=True)
     free = 0
-    monkeypatch.setattr(rundir.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, free))
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, free))
     with pytest.raises(UserError, match=r"the replay needs 15\.1 GB of disk, but .* has 0\.0 GB free"):
-        rundir.check_disk(tmp_path, config, sizes)
+        preparation.check_disk(tmp_path, config, sizes)
     free = 15_100_000_000
-    rundir.check_disk(tmp_path, config, sizes)
+    preparation.check_disk(tmp_path, config, sizes)
     # In RAM it is part of every checkpoint: two are kept while the third is written.
     with pytest.raises(UserError, match=r"needs 45\.\d GB"):
-        rundir.check_disk(tmp_path, dataclasses.replace(config, replay_memory="ram"), sizes)
+        preparation.check_disk(tmp_path, dataclasses.replace(config, replay_memory="ram"), sizes)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,7 @@ def test_the_environments_mistakes_reach_the_user(tmp_path: Path, env_process: b
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch):
     """`softaug train` with the dot's environment in place of the config's."""
-    monkeypatch.setattr(softaug.training, "ConfigEnvs", lambda config: DotFactory())
+    monkeypatch.setattr(softaug.training.run, "ConfigEnvs", lambda config: DotFactory())
     flags = []
     for name, value in tiny_config().to_json().items():
         if name in ("task", "method", "preset", "seed", "decisions"):

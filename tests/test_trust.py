@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from softaug import checkpoint, cli, trust
-from softaug.agent import make_agent
+from softaug import cli, trust
 from softaug.config import Config, make_config, write_config
-from softaug.diagnose import diagnose
-from softaug.envs.own_import import load_callable, run_directory_of, source_facts
+from softaug.envs.custom.loading import load_callable, run_directory_of, source_facts
 from softaug.errors import UserError
-from softaug.training import train
+from softaug.evaluation.diagnose import diagnose
+from softaug.learning.agent import make_agent
+from softaug.storage import checkpoint
+from softaug.training.run import train
 
 EVIL = "import pathlib\npathlib.Path({marker!r}).touch()\ndef go():\n    pathlib.Path({marker!r}).touch()\n"
 

@@ -9,9 +9,9 @@ import torch
 from fakes import FakeImages
 from torch import Tensor, nn
 
-from softaug.agent import Agent, make_agent
 from softaug.config import Config, make_config
-from softaug.replay import Replay
+from softaug.learning.agent import Agent, make_agent
+from softaug.learning.replay import Replay
 
 ACTION_DIM = 2
 SIZES: dict[str, Any] = {

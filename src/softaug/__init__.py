@@ -19,27 +19,28 @@ if starting.is_command_line():
     starting.end_at_ctrl_c()  # the imports below take a while
 
 from softaug.envs import make_env, register
+from softaug.versions import VERSION
 
 if TYPE_CHECKING:
-    from softaug.agent import make_agent
-    from softaug.auxiliary.soda import SodaTask
     from softaug.config import Config, make_config
-    from softaug.evaluation import evaluate
-    from softaug.runs import load_policy
-    from softaug.training import train
+    from softaug.evaluation.evaluate import evaluate
+    from softaug.evaluation.runs import load_policy
+    from softaug.learning.agent import make_agent
+    from softaug.learning.auxiliary.soda import SodaTask
+    from softaug.training.run import train
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = ["Config", "SodaTask", "evaluate", "load_policy", "make_agent", "make_config", "make_env", "train"]
 
 _HOMES = {
     "Config": "config",
-    "SodaTask": "auxiliary.soda",
-    "evaluate": "evaluation",
-    "load_policy": "runs",
-    "make_agent": "agent",
+    "SodaTask": "learning.auxiliary.soda",
+    "evaluate": "evaluation.evaluate",
+    "load_policy": "evaluation.runs",
+    "make_agent": "learning.agent",
     "make_config": "config",
-    "train": "training",
+    "train": "training.run",
 }
 
 register()

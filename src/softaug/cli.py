@@ -19,6 +19,7 @@ import softaug
 from softaug.errors import UserError, did_you_mean, unknown
 from softaug.files import check_name
 from softaug.starting import imports_end_at_ctrl_c
+from softaug.versions import VERSION
 
 COMMANDS = {
     "train": "train an agent",
@@ -67,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The whole parser; only `chosen`'s arguments are filled in."""
     parser = Parser(prog="softaug", description=(softaug.__doc__ or "").splitlines()[0])
-    parser.add_argument("--version", action="version", version=f"softaug {softaug.__version__}")
+    parser.add_argument("--version", action="version", version=f"softaug {VERSION}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, help_line in COMMANDS.items():
         subparser = subparsers.add_parser(

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from softaug.envs.tasks import frame_stack
 from softaug.errors import UserError, did_you_mean, unknown
 from softaug.files import check_name, read_object, write_atomically
 from softaug.methods import EARLIER_ALIASES, METHODS, Method, get_method
 from softaug.presets import LABEL, PRESETS, TASK_PRESETS, get_preset
+from softaug.tasks import frame_stack
 
 
 def option(default: Any, help_text: str, *, runtime: bool = False, later: bool = False) -> Any:

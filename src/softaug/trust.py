@@ -19,6 +19,7 @@ from typing import Any
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.files import read_object, write_atomically
+from softaug.storage.run_files import RunFiles
 
 
 def require_trust(run: Path, config: Config, *, trust: bool = False) -> None:
@@ -69,7 +70,7 @@ def state_directory() -> Path:
 
 
 def _record_file(run: Path, config: Config) -> Path:
-    run_id: Any = read_object(run / "run.json", "restore it").get("run_id")
-    facts = [str(run.resolve()), run_id, config.own_modes, (run / "config.json").read_text(encoding="utf-8")]
+    run_id: Any = read_object(RunFiles(run).facts, "restore it").get("run_id")
+    facts = [str(run.resolve()), run_id, config.own_modes, RunFiles(run).config.read_text(encoding="utf-8")]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     return state_directory() / "trained" / f"{name}.json"

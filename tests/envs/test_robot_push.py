@@ -27,9 +27,9 @@ from softaug.envs.robot_push.task import (
     WORKSPACE_HIGH,
     WORKSPACE_LOW,
 )
-from softaug.envs.tasks import frame_stack
 from softaug.errors import UserError
-from softaug.training import train
+from softaug.tasks import frame_stack
+from softaug.training.run import train
 
 SMALL = {"image_size": 32, "render": "fast"}
 

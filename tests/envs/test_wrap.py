@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 from softaug.envs import gl, wrap
-from softaug.envs.distractors import GROUPS, WRAP_MODES, draw_shift
+from softaug.envs.custom.wrapper import GROUPS, WRAP_MODES, draw_shift
 from softaug.errors import UserError
 from softaug.media import video_source
 

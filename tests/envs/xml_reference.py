@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from softaug.envs import gl
-from softaug.envs.tasks import domain_and_task
+from softaug.tasks import domain_and_task
 
 gl.choose_backend()
 from dm_control import suite  # noqa: E402 - the GL back end comes first

@@ -23,9 +23,10 @@ import torch
 from corpus import SIZE, dot_env
 from mutate import STRANGE, mutate_bytes, mutate_json, mutate_words
 
-from softaug import checkpoint, cli
+from softaug import cli
 from softaug.config import Config, make_config, read_config
 from softaug.errors import UserError
+from softaug.storage import checkpoint
 
 OBS = np.random.default_rng(0).integers(0, 256, (6, SIZE, SIZE), dtype=np.uint8)
 STATUSES = (0, 1, 2)
@@ -41,7 +42,7 @@ class Cases:
     """The corpus, a folder to work in, and what a healthy run gives."""
 
     def __init__(self, corpus: Path, work: Path):
-        from softaug.runs import load_policy
+        from softaug.evaluation.runs import load_policy
 
         self.corpus, self.work = corpus, work
         self.tree = flat(checkpoint.load_tree(corpus / "run" / "checkpoints" / "000000200"))
@@ -72,10 +73,10 @@ class Cases:
 
     def run_file(self, rng: random.Random) -> str:
         """A file of results or settings is damaged; whoever reads runs says so or copes."""
-        from softaug.report import Reporter
-        from softaug.reproduce.collect import describe_runs, select
-        from softaug.results import read_run
-        from softaug.runs import load_policy
+        from softaug.evaluation.runs import load_policy
+        from softaug.results.reading import read_run
+        from softaug.results.report import Reporter
+        from softaug.results.reproduce.collect import describe_runs, select
 
         run = self.copy("run")
         file = run / rng.choice(RUN_FILES)
@@ -94,7 +95,7 @@ class Cases:
 
     def policy(self, rng: random.Random) -> str:
         """Damaged weights or checksums: refused, or an undamaged checkpoint is used, which acts the same."""
-        from softaug.runs import load_policy
+        from softaug.evaluation.runs import load_policy
 
         run = self.copy("run")
         which = rng.choice(("last", "best"))
@@ -293,16 +294,16 @@ def same(one: Any, other: Any) -> bool:
 def stand_ins() -> None:
     """No training and no rendering: what is fuzzed here is everything around them."""
     import softaug.envs
-    import softaug.training
+    import softaug.training.run
     from softaug.sweep import estimate
 
     def train(config: Any, out: Any, **_: Any) -> Any:
         raise UserError(f"training of {config.task} in {out} is not part of the fuzz test")
 
-    softaug.training.train = train  # type: ignore[assignment]
+    softaug.training.run.train = train  # type: ignore[assignment]
     softaug.envs.make_env = dot_env  # type: ignore[assignment]
-    import softaug.gallery
+    import softaug.evaluation.gallery
 
-    softaug.gallery.make_env = dot_env  # type: ignore[assignment]
+    softaug.evaluation.gallery.make_env = dot_env  # type: ignore[assignment]
     if hasattr(estimate, "measure"):
         estimate.measure = lambda *_, **__: None  # type: ignore[attr-defined]

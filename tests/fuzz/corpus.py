@@ -15,12 +15,12 @@ from fabricated import fabricate_run
 from fakes import BACKGROUND, DotEnv
 from PIL import Image
 
-from softaug import checkpoint
-from softaug.agent import make_agent
 from softaug.config import Config
 from softaug.envs.modes import Mode
-from softaug.envs.tasks import domain_and_task
-from softaug.recording import Recorder
+from softaug.evaluation.recording import Recorder
+from softaug.learning.agent import make_agent
+from softaug.storage import checkpoint
+from softaug.tasks import domain_and_task
 
 SIZE = 16
 SETTINGS = {
@@ -111,7 +111,7 @@ def _make_archives(folder: Path) -> None:
 
 def git_commit() -> str | None:
     """For the summary: the commit, with ``-dirty`` if files differ from it."""
-    from softaug.rundir import git_commit as commit
+    from softaug.training.preparation import git_commit as commit
 
     try:
         return commit()

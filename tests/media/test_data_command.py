@@ -8,7 +8,7 @@ import pytest
 
 from softaug.cli import main
 from softaug.errors import UserError
-from softaug.media import home
+from softaug.media import registry
 from softaug.media.catalogue import CATALOGUE
 
 
@@ -20,40 +20,42 @@ def run_json(capsys, *arguments: str):
 def test_registry_places(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
-    assert home.data_directory() == tmp_path / "softaug-home"  # SOFTAUG_HOME overrides everything
+    assert registry.data_directory() == tmp_path / "softaug-home"  # SOFTAUG_HOME overrides everything
     monkeypatch.delenv("SOFTAUG_HOME")
-    assert home.registry_path() == tmp_path / "xdg" / "softaug" / "registry.json"
-    assert home.cache_directory() == tmp_path / "xdg-cache" / "softaug"
+    assert registry.registry_path() == tmp_path / "xdg" / "softaug" / "registry.json"
+    assert registry.cache_directory() == tmp_path / "xdg-cache" / "softaug"
 
 
 def test_register_and_forget(tmp_path):
     for name in ("b", "a"):
         (tmp_path / name).mkdir()
-        home.register(name, tmp_path / name)
-    assert list(home.registered()) == ["b", "a"]
-    assert home.unregister("b") == tmp_path / "b" and (tmp_path / "b").is_dir()
+        registry.register(name, tmp_path / name)
+    assert list(registry.registered()) == ["b", "a"]
+    assert registry.unregister("b") == tmp_path / "b" and (tmp_path / "b").is_dir()
     with pytest.raises(UserError, match="'b'; choose one of a"):
-        home.unregister("b")
+        registry.unregister("b")
     for bad in ("procedural", "a/b", "", ".hidden"):
         with pytest.raises(UserError, match="cannot name a data set"):
-            home.register(bad, tmp_path)
-    assert [path.name for path in home.data_directory().iterdir()] == ["registry.json"]  # no temporary rests
+            registry.register(bad, tmp_path)
+    assert [path.name for path in registry.data_directory().iterdir()] == [
+        "registry.json"
+    ]  # no temporary rests
 
 
 def test_failed_write_keeps_the_old_registry(tmp_path, monkeypatch):
-    home.register("a", tmp_path)
+    registry.register("a", tmp_path)
     monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        home.register("b", tmp_path)
-    assert list(home.registered()) == ["a"]
-    assert [path.name for path in home.data_directory().iterdir()] == ["registry.json"]
+        registry.register("b", tmp_path)
+    assert list(registry.registered()) == ["a"]
+    assert [path.name for path in registry.data_directory().iterdir()] == ["registry.json"]
 
 
 def test_damaged_registry_is_named(tmp_path):
-    home.registry_path().parent.mkdir(parents=True)
-    home.registry_path().write_text("{")
+    registry.registry_path().parent.mkdir(parents=True)
+    registry.registry_path().write_text("{")
     with pytest.raises(UserError, match=r"registry\.json is not readable"):
-        home.registered()
+        registry.registered()
 
 
 def test_catalogue_is_honest():
@@ -79,7 +81,7 @@ def test_list_add_check_remove(tmp_path, capsys, make_image):
     assert status == 1 and not report["ok"]
     assert [item["file"] for item in report["bad"]] == [str(tmp_path / "mine" / "b.jpg")]
     assert main(["data", "list"]) == main(["data", "remove", "mine"]) == 0
-    assert home.registered() == {}
+    assert registry.registered() == {}
 
 
 def test_check_names_missing_and_damaged_official_files(tmp_path, capsys, make_video):
@@ -100,7 +102,7 @@ def test_check_names_missing_and_damaged_official_files(tmp_path, capsys, make_v
 
 def test_check_of_a_vanished_folder(tmp_path, capsys, make_image):
     folder = make_image(tmp_path / "mine" / "a.jpg").parent
-    home.register("mine", folder)
+    registry.register("mine", folder)
     (folder / "a.jpg").unlink()
     folder.rmdir()
     status, (report,) = run_json(capsys, "check", "mine")
@@ -112,7 +114,7 @@ def test_davis_is_registered_where_its_frames_are(tmp_path, capsys, make_image):
     make_image(tmp_path / "DAVIS" / "Annotations" / "480p" / "bear" / "00000.png")
     assert main(["data", "add", "davis", str(tmp_path)]) == 0
     assert "1 videos" in capsys.readouterr().out
-    assert home.registered()["davis"] == tmp_path / "DAVIS" / "JPEGImages" / "480p"
+    assert registry.registered()["davis"] == tmp_path / "DAVIS" / "JPEGImages" / "480p"
     assert run_json(capsys, "check")[1][0]["frames_decoded"] == 1
 
 
@@ -135,11 +137,11 @@ def test_folder_without_media_is_not_registered(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for name in ("mine", "dmcgb", "places365", "davis"):
         assert main(["data", "add", name, str(tmp_path / "empty")]) == 2
-    assert home.registered() == {}
+    assert registry.registered() == {}
 
 
 def test_official_files_pass_the_check(official_data, capsys, monkeypatch):
     monkeypatch.setattr("softaug.media.check.VIDEO_SAMPLE", 1)
-    home.register("dmcgb", official_data)
+    registry.register("dmcgb", official_data)
     status, (report,) = run_json(capsys, "check")
     assert status == 0 and report["ok"] and report["bad"] == []

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from softaug.errors import UserError
-from softaug.media import home, image_source
+from softaug.media import image_source, registry
 from softaug.media.catalogue import CATALOGUE, Dataset
 from softaug.media.download import download_dataset, fetch
 from softaug.media.unpack import unpack
@@ -181,7 +181,7 @@ def test_download_verify_unpack_register(server, softaug_home, picture, algorith
     checksum = f"{algorithm}:{hashlib.new(algorithm, server.content).hexdigest()}"
     stages = []
     folder = download_dataset(dataset(server, checksum=checksum), lambda *a: stages.append(a[0]), pause=0)
-    assert home.registered() == {"places365": folder}
+    assert registry.registered() == {"places365": folder}
     assert image_source().describe()["images"] == 2
     assert list(dict.fromkeys(stages)) == ["download", "verify", "unpack"]
     assert [path.name for path in (softaug_home / "datasets").iterdir()] == [
@@ -193,7 +193,7 @@ def test_wrong_checksum_registers_nothing_and_removes_the_file(server, softaug_h
     server.content = zip_of({"1.png": picture})
     with pytest.raises(UserError, match=r"wrong md5 checksum .*nothing was registered"):
         download_dataset(dataset(server, checksum="md5:" + "0" * 32), quiet)
-    assert home.registered() == {}
+    assert registry.registered() == {}
     assert list((softaug_home / "datasets").iterdir()) == []
 
 
@@ -227,7 +227,7 @@ def test_archive_that_leaves_the_folder_is_refused(server, softaug_home, tmp_pat
         server.content = buffer.getvalue()
     with pytest.raises(UserError, match=r"not safe to unpack: its entry .* would land outside"):
         download_dataset(dataset(server), quiet)
-    assert home.registered() == {}
+    assert registry.registered() == {}
     assert not list(tmp_path.rglob("escaped.txt"))
     assert not list(softaug_home.rglob("fine.png"))  # nothing of it stays
     assert not list((softaug_home / "datasets").glob(".unpacking*"))

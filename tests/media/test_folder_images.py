@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from softaug.errors import UserError
-from softaug.media import folder_images, home, image_source
+from softaug.media import folder_images, image_source, registry
 from softaug.media.folder_images import FileIndex, load_crop, scan
 
 
@@ -135,11 +135,11 @@ def test_index_of_a_large_tree_is_cached_until_it_changes(tmp_path, make_image, 
 
 def test_registered_pictures_are_the_default(folder, tmp_path, make_image):
     assert image_source().kind == "procedural"
-    home.register("mine", folder)
+    registry.register("mine", folder)
     assert image_source().kind == "procedural"  # a name of one's own is used when asked for
     assert image_source("mine").describe()["path"] == str(folder)
     make_image(tmp_path / "places" / "p.jpg")
-    home.register("places365", tmp_path / "places")
+    registry.register("places365", tmp_path / "places")
     assert image_source().describe()["path"] == str(tmp_path / "places")
     assert image_source("procedural").kind == "procedural"
     with pytest.raises(UserError, match="registered: mine, places365"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from softaug.errors import UserError
-from softaug.media import home, official
+from softaug.media import official, registry
 
 
 def settings(count: int = 100) -> list[dict[str, np.ndarray]]:
@@ -76,14 +76,14 @@ def test_registered_colors(tmp_path):
     assert official.registered_colors("easy") is None
     (tmp_path / "gb").mkdir()
     torch.save(settings(), tmp_path / "gb" / "color_easy.pt")
-    home.register("dmcgb", tmp_path / "gb")
+    registry.register("dmcgb", tmp_path / "gb")
     assert official.registered_colors("easy") == tmp_path / "gb" / "color_easy.pt"
     assert official.registered_colors("hard") is None
 
 
 def test_registered_folder_that_vanished_is_an_error(tmp_path):
     (tmp_path / "gb" / "video_easy").mkdir(parents=True)
-    home.register("dmcgb", tmp_path / "gb")
+    registry.register("dmcgb", tmp_path / "gb")
     (tmp_path / "gb" / "video_easy").rmdir()
     with pytest.raises(UserError, match="holds no DMControl-GB files any more"):
         official.registered_colors("easy")

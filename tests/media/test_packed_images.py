@@ -15,7 +15,7 @@ from PIL import Image
 
 from softaug.cli import main
 from softaug.errors import UserError
-from softaug.media import home, image_source, packed_images
+from softaug.media import image_source, packed_images, registry
 from softaug.media.crops import crop_boxes, draw_crops
 from softaug.media.folder_images import FileIndex, FolderImages
 from softaug.media.packed_images import build, open_pack, pack_path, spread_indices
@@ -152,7 +152,7 @@ def test_any_damaged_byte_is_found(folder, capsys):
         path.write_bytes(whole[:length])
         with pytest.raises(UserError, match=r"damaged.*data pack"):
             FolderImages(folder)
-    home.register("mine", folder)
+    registry.register("mine", folder)
     assert main(["data", "check", "mine"]) == 1
     assert "damaged" in capsys.readouterr().out
     assert main(["data", "pack", "mine", "--size", "16"]) == 0
@@ -218,7 +218,7 @@ def test_a_full_disk_and_wrong_numbers_are_one_sentence(folder, capsys):
 
 
 def test_the_command_packs_a_registered_name(folder, capsys):
-    home.register("mine", folder)
+    registry.register("mine", folder)
     assert main(["data", "pack", "mine", "--count", "5", "--size", "32"]) == 0
     assert str(pack_path(folder)) in capsys.readouterr().out
     assert image_source("mine").describe()["packed"] == {"images": 5, "size": 32}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from softaug.errors import UserError
-from softaug.media import home, official, video_files, video_source
+from softaug.media import official, registry, video_files, video_source
 from softaug.media.video_files import cached_frames, decode, resize_bilinear
 
 
@@ -110,7 +110,7 @@ def test_registered_official_files_are_used_in_numeric_order(tmp_path, make_vide
     for number in (11, 3, 0):
         make_video(tmp_path / "gb" / "video_hard" / f"video{number}.mp4", frames=2)
     (tmp_path / "gb" / "video_hard" / "other.mp4").write_text("not one of the benchmark's")
-    home.register("dmcgb", tmp_path / "gb")
+    registry.register("dmcgb", tmp_path / "gb")
     hard = video_source("hard")
     assert hard.kind == "official"
     assert hard.describe()["names"] == ["video0.mp4", "video3.mp4", "video11.mp4"]
@@ -120,7 +120,7 @@ def test_registered_official_files_are_used_in_numeric_order(tmp_path, make_vide
 
 def test_benchmark_repository_layout_is_found(tmp_path, make_video):
     make_video(tmp_path / "benchmark-main" / "src" / "env" / "data" / "video_easy" / "video0.mp4", frames=2)
-    home.register("dmcgb", tmp_path)
+    registry.register("dmcgb", tmp_path)
     assert video_source("easy").kind == "official"
     assert "video_easy/video1.mp4" in official.missing_files(official.registered_root())
 
@@ -156,11 +156,11 @@ def test_truncated_mp4(tmp_path, make_video, faststart):
     cut.write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match=r"cut\.mp4 (cannot be read|is truncated)"):
         video_source("easy", [cut]).open(0, 32, 32)
-    assert not list((home.cache_directory() / "frames").glob("*"))  # nothing half-decoded stays
+    assert not list((registry.cache_directory() / "frames").glob("*"))  # nothing half-decoded stays
 
 
 def test_official_videos_decode(official_data):
-    home.register("dmcgb", official_data)
+    registry.register("dmcgb", official_data)
     source = video_source("hard")
     assert source.kind == "official" and source.name(0).endswith("video_hard/video0.mp4")
     video = source.open(0, 100, 100)

@@ -13,9 +13,9 @@ import pytest
 from ray_nodes import ray_environment, ray_head
 from sweeping import TINY
 
-from softaug.evaluation import Task
-from softaug.reproduce.making import Evaluating, evaluate
-from softaug.runs import load_run
+from softaug.evaluation.evaluate import Task
+from softaug.evaluation.runs import load_run
+from softaug.results.reproduce.missing_runs import Evaluating, evaluate
 from softaug.sweep import PlannedRun, episodes_on_ray, plan_grid, run_sweep
 
 MODES = ("color_easy", "video_hard")

@@ -16,11 +16,11 @@ import pytest
 from ray_nodes import Node, free_port, ray_environment, ray_head, ray_node
 from sweeping import flags, grid
 
-from softaug import log
-from softaug.checkpoint import find_checkpoint
 from softaug.errors import UserError
+from softaug.storage.checkpoint import find_checkpoint
 from softaug.sweep import PlannedRun, on_ray, run_sweep
 from softaug.sweep.supervise import log_path
+from softaug.training import log
 
 SHORT = {"decisions": 200, "checkpoint_every": 50}
 LONGER = {"decisions": 500, "checkpoint_every": 50}

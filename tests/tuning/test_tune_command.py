@@ -16,8 +16,8 @@ pytest.importorskip("optuna")
 
 from softaug.cli import main
 from softaug.config import read_config
-from softaug.log import read_metrics
-from softaug.training import train
+from softaug.training.log import read_metrics
+from softaug.training.run import train
 
 TESTS = Path(__file__).parents[1]
 ENV = "own_fakes:make_restorable"

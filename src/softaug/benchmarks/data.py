@@ -29,16 +29,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from softaug.agent import Agent, make_agent
-from softaug.augment import RandomOverlay
 from softaug.benchmarks.replay import make_replay
 from softaug.config import Config, make_config
 from softaug.errors import UserError
+from softaug.learning.agent import Agent, make_agent
+from softaug.learning.augment import RandomOverlay
+from softaug.learning.replay import Replay
 from softaug.media import folder_of
 from softaug.media.folder_images import FolderImages
 from softaug.media.packed_images import build
 from softaug.memory import keep_freed_memory
-from softaug.replay import Replay
 
 FILES = 400
 GOALS = {"packed_ms": 15.0, "waiting": 0.05}

@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 
 from softaug.envs import PAPER_TASKS, Mode, make_env
-from softaug.envs.tasks import domain_and_task
 from softaug.errors import UserError
+from softaug.tasks import domain_and_task
 
 MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
 DECISIONS_PER_TURN = 5

@@ -15,12 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softaug.agent import Agent
-from softaug.augment import RandomConv, RandomCrop, RandomOverlay, RandomShift, draw_integers, draw_seed
-from softaug.auxiliary.curl import CurlTask
-from softaug.auxiliary.inverse_dynamics import InverseDynamicsTask
-from softaug.auxiliary.soda import SodaTask
-from softaug.replay import Batch, Replay
+from softaug.learning.agent import Agent
+from softaug.learning.augment import (
+    RandomConv,
+    RandomCrop,
+    RandomOverlay,
+    RandomShift,
+    draw_integers,
+    draw_seed,
+)
+from softaug.learning.auxiliary.curl import CurlTask
+from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
+from softaug.learning.auxiliary.soda import SodaTask
+from softaug.learning.replay import Batch, Replay
 
 # --- replay and augmentations ----------------------------------------------------------------------------
 

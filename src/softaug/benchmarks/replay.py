@@ -20,12 +20,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softaug.augment import RandomCrop
 from softaug.benchmarks import plain
 from softaug.config import make_config
 from softaug.errors import UserError
+from softaug.learning.augment import RandomCrop
+from softaug.learning.replay import Replay
 from softaug.memory import keep_freed_memory
-from softaug.replay import Replay
 
 EPISODE = 250
 BATCHES = (128, 256)

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 import torch
 
-import softaug
 from softaug.benchmarks.update import MATMUL_SIZE, useful_gflop
 from softaug.config import Config, make_config
 from softaug.errors import UserError
 from softaug.presets import PRESETS
+from softaug.storage.run_files import RunFiles
 
 PARTS = ("act", "step", "render", "replay", "augment", "encoder", "heads", "optimizer", "logging", "other")
 RANDOM_DECISIONS, CATCH_UP, LOG_EVERY = 150, 10, 25
@@ -83,10 +83,12 @@ class Clock:
 @contextmanager
 def instrumented(clock: Clock) -> Iterator[None]:
     """Clocks around the parts of training, for as long as the context lasts."""
-    from softaug import agent, augment, log, networks, replay, sac, stepper, training_loop
-    from softaug.auxiliary import soda
-    from softaug.beside import Beside
     from softaug.envs import dmc  # not dm_control itself: this one chooses a GL back end that works
+    from softaug.learning import agent, augment, networks, replay, sac
+    from softaug.learning.auxiliary import soda
+    from softaug.learning.overlap import Beside
+    from softaug.training import log, stepper
+    from softaug.training import loop as training_loop
 
     encode, backward, decide = networks.Encoder.forward, torch.Tensor.backward, training_loop.Training.decide
 
@@ -155,7 +157,7 @@ def measure_parts(config: Config, directory: Path, **train_options: Any) -> dict
     """Milliseconds of each part of a decision that learns, in a run where nothing overlaps."""
     import dataclasses
 
-    from softaug.training import train
+    from softaug.training.run import train
 
     clock = Clock()
     with instrumented(clock):
@@ -196,7 +198,7 @@ def real_rate(source: Path, settings: dict[str, Any], out: Path) -> float:
         raise UserError(
             f"training with {source} failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}"
         )
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in RunFiles(out).metrics.read_text().splitlines()]
     return rate_of(lines, settings["random_decisions"])
 
 
@@ -213,7 +215,7 @@ def checkout(against: str, directory: Path) -> Path:
     for candidate in (path / "src", path):
         if (candidate / "softaug" / "__init__.py").is_file():
             return candidate.resolve()
-    repository = Path(softaug.__file__).resolve().parents[2]
+    repository = Path(__file__).resolve().parents[3]
     archive = subprocess.run(
         ["git", "-C", str(repository), "archive", "--format=tar", "--end-of-options", against, "src"],
         capture_output=True,
@@ -250,7 +252,7 @@ def limit(config: Config, parts: dict[str, float], peak_gflops: float) -> dict[s
 def measure(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
     settings = short_run(args.task, args.method, args.preset, args.decisions)
     config = make_config(**{**settings, "eval_modes": ("train",)})
-    sources = {"this": Path(softaug.__file__).resolve().parents[1]}
+    sources = {"this": Path(__file__).resolve().parents[2]}
     if args.against:
         sources["against"] = checkout(args.against, directory)
     rates: dict[str, list[float]] = {name: [] for name in sources}

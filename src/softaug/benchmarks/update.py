@@ -29,15 +29,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from softaug.agent import Agent, choose_device, make_agent
-from softaug.augment import RandomOverlay
 from softaug.benchmarks.plain import PlainLearner
 from softaug.config import Config, make_config
 from softaug.errors import UserError
+from softaug.learning.agent import Agent, choose_device, make_agent
+from softaug.learning.augment import RandomOverlay
+from softaug.learning.replay import Replay
 from softaug.memory import keep_freed_memory
 from softaug.methods import METHODS, get_method
 from softaug.presets import PRESETS
-from softaug.replay import Replay
 
 ACTION_DIM = 6  # walker's
 MATMUL_SIZE = 2048

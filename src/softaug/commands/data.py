@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from softaug.errors import UserError, unknown
-from softaug.media import home, official
+from softaug.media import official, registry
 from softaug.media.catalogue import CATALOGUE, find
 
 
@@ -66,7 +66,7 @@ def _size(count: float) -> str:
 
 
 def _list(args: argparse.Namespace) -> int:
-    registered = home.registered()
+    registered = registry.registered()
     rows: list[dict[str, Any]] = []
     for dataset in CATALOGUE.values():
         rows.append(
@@ -86,7 +86,7 @@ def _list(args: argparse.Namespace) -> int:
         row["path"] = None if folder is None else str(folder)
         row["present"] = folder is not None and folder.is_dir()
     if args.json:
-        print(json.dumps({"registry": str(home.registry_path()), "datasets": rows}, indent=2))
+        print(json.dumps({"registry": str(registry.registry_path()), "datasets": rows}, indent=2))
         return 0
     from rich.console import Console
     from rich.padding import Padding
@@ -101,7 +101,7 @@ def _list(args: argparse.Namespace) -> int:
         if row["name"] in CATALOGUE:
             size, checksum = _size(row["bytes"]), CATALOGUE[row["name"]].checksum_note
             console.print(Padding(f"[dim]about {size}; {checksum}; {row['licence']}[/dim]", (0, 0, 1, 2)))
-    console.print(f"[dim]registry: {home.registry_path()}[/dim]", soft_wrap=True)
+    console.print(f"[dim]registry: {registry.registry_path()}[/dim]", soft_wrap=True)
     if not registered:
         console.print("Nothing is registered: overlay images and test videos are procedural.")
     return 0
@@ -116,7 +116,7 @@ def _add(args: argparse.Namespace) -> int:
     if args.name in CATALOGUE:
         folder = CATALOGUE[args.name].locate(folder)
     kind = kind_of(args.name, folder)
-    print(f"registered '{args.name}' ({_contents(kind, folder)}): {home.register(args.name, folder)}")
+    print(f"registered '{args.name}' ({_contents(kind, folder)}): {registry.register(args.name, folder)}")
     return 0
 
 
@@ -140,14 +140,14 @@ def _contents(kind: str, folder: Path) -> str:
 
 
 def _remove(args: argparse.Namespace) -> int:
-    print(f"forgot '{args.name}'; its files stay in {home.unregister(args.name)}")
+    print(f"forgot '{args.name}'; its files stay in {registry.unregister(args.name)}")
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
     from softaug.media.check import check_dataset
 
-    registered = home.registered()
+    registered = registry.registered()
     if args.name is not None and args.name not in registered:
         raise unknown("registered data set", args.name, registered)
     names = list(registered) if args.name is None else [args.name]

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from softaug.commands.eval import add_optional, parse_modes, with_media
-from softaug.diagnose import DEFAULT_MODES, JSON_FILE, PICTURE_FILE, Diagnosis, diagnose
+from softaug.commands.eval import add_optional, split_modes
 from softaug.errors import UserError
-from softaug.runs import load_run
+from softaug.evaluation.diagnose import DEFAULT_MODES, JSON_FILE, PICTURE_FILE, Diagnosis, diagnose
+from softaug.evaluation.run_evaluation import check_modes, with_media
+from softaug.evaluation.runs import load_run
 from softaug.trust import add_trust_argument
 
 
@@ -50,13 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    trained = with_media(load_run(args.run_dir, args.checkpoint), args)
+    trained = with_media(load_run(args.run_dir, args.checkpoint), args.videos, args.colors)
     out = args.out or args.run_dir
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give --out a directory")
     if args.seed < 0:
         raise UserError(f"--seed must not be negative, but is {args.seed}")
-    modes = None if args.modes is None else parse_modes(args.modes, trained.config)
+    modes = None if args.modes is None else check_modes(split_modes(args.modes), trained.config)
     with _Bar() as bar:
         diagnosis = diagnose(
             trained, modes=modes, states=args.states, seed=args.seed, trust=args.trust, progress=bar.show

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from softaug.export import FORMATS, check_format, examples, export_policy
+from softaug.evaluation.export import FORMATS, check_format, examples, export_policy
+from softaug.evaluation.runs import load_run
 from softaug.files import output_file
-from softaug.runs import load_run
 
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from softaug.gallery import save_gallery, save_standard_gallery
+    from softaug.evaluation.gallery import save_gallery, save_standard_gallery
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"cannot write {args.out}: name a .png, .jpg or .webp file")

@@ -15,18 +15,17 @@ from rich.console import Console
 
 from softaug.commands.eval import (
     add_run_arguments,
-    check_adapt,
-    parse_modes,
-    with_media,
+    split_modes,
 )
 from softaug.envs import MODE_NAMES
 from softaug.envs.factory import ConfigEnvs, check_own_envs, media_facts
+from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
-from softaug.evaluation import play_episodes, tasks_of
-from softaug.media.notes import media_note
-from softaug.recording import Recorder
-from softaug.replay import newest_frame
-from softaug.runs import load_run
+from softaug.evaluation.evaluate import play_episodes, tasks_of
+from softaug.evaluation.recording import Recorder
+from softaug.evaluation.run_evaluation import check_adapt, check_modes, with_media
+from softaug.evaluation.runs import load_run
+from softaug.media.comparability import media_note
 from softaug.trust import require_trust
 
 GAP = 4
@@ -125,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     trained = load_run(args.run_dir, args.checkpoint)
     require_trust(trained.path, trained.config, trust=args.trust)
-    trained = with_media(trained, args)
+    trained = with_media(trained, args.videos, args.colors, args.test_env)
     check_adapt(trained, args.adapt)
     adapt = trained.config.row.adapts if args.adapt is None else args.adapt
     if args.out.suffix.lower() != ".mp4":
@@ -134,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--size must be an even number from 16 to 1024, not {args.size}")
     if not 0 < args.fps <= 240:
         raise UserError(f"--fps must lie between 0 and 240, not {args.fps:g}")
-    modes = parse_modes(args.mode, trained.config)
+    modes = check_modes(split_modes(args.mode), trained.config)
     tasks = tasks_of(modes, args.episodes)
     check_own_envs(trained.config, modes)
 

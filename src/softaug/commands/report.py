@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is not None and not LEAST_SECONDS <= args.watch < float("inf"):
         raise UserError(f"--watch needs at least {LEAST_SECONDS:g} second, not {args.watch:g}")
     output_file(args.out)  # refused before anything is read
-    from softaug.report import Reporter
+    from softaug.results.report import Reporter
 
     reporter = Reporter(args.runs, samples=args.samples, diagnose=args.diagnose, say=_say)
     before = reporter.state()

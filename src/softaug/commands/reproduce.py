@@ -17,9 +17,11 @@ from softaug.commands.sweep import add_backend_arguments
 from softaug.config import add_config_arguments, given_arguments
 from softaug.errors import UserError, unknown
 from softaug.presets import PRESETS
-from softaug.reproduce.collect import count, select
-from softaug.reproduce.grids import ITEMS, FigureItem, Item, SamplesItem, TableItem, make_items
-from softaug.reproduce.making import (
+from softaug.results.reading import MEDIA_ORDER, RunRecord, find_runs, read_run, runs_below
+from softaug.results.reproduce.collect import count, select
+from softaug.results.reproduce.console import Plan, show, show_plan
+from softaug.results.reproduce.grids import ITEMS, FigureItem, Item, SamplesItem, TableItem, make_items
+from softaug.results.reproduce.missing_runs import (
     EPISODES,
     Evaluating,
     check_images,
@@ -30,12 +32,10 @@ from softaug.reproduce.making import (
     plan_runs,
     read_again,
 )
-from softaug.reproduce.showing import Plan, show, show_plan
-from softaug.reproduce.tables import TableResult, make_table
-from softaug.results import MEDIA_ORDER, RunRecord, find_runs, read_run, runs_below
+from softaug.results.reproduce.tables import TableResult, make_table
 
 if TYPE_CHECKING:
-    from softaug.reproduce.writing import Written
+    from softaug.results.reproduce.writing import Written
     from softaug.sweep import Outcome, PlannedRun
 
 FAILED, INTERRUPTED = 1, 130
@@ -305,7 +305,7 @@ def _write(
     console: Console,
 ) -> int:
     """Collect, write and show each item; those that have no run at all are left out of `all`."""
-    from softaug.reproduce import writing
+    from softaug.results.reproduce import writing
 
     asked = None if seeds is None else len(seeds)
     written: list[tuple[Written, TableResult | None]] = []

@@ -20,10 +20,11 @@ from softaug.config import (
     read_config,
 )
 from softaug.errors import UserError
-from softaug.media.notes import media_note
+from softaug.media.comparability import media_note
 from softaug.methods import get_method
 from softaug.presets import get_preset
 from softaug.starting import imports_end_at_ctrl_c
+from softaug.storage.run_files import RunFiles
 from softaug.trust import add_trust_argument, require_trust
 
 INTERRUPTED = 130
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     config, out = choose_run(args)
     with imports_end_at_ctrl_c():  # torch takes a second, which mistakes above need not wait for
-        from softaug.training import Result, train
+        from softaug.training.run import Result, train
 
     result: Result = train(
         config, out, resume=args.resume is not None, keep_replay=args.keep_replay, quiet=args.quiet
@@ -85,7 +86,7 @@ def choose_run(args: argparse.Namespace) -> tuple[Config, Path]:
             given["method"] = get_method(given["method"]).name  # `soda` is `soda_overlay`: no difference
         if "preset" in given:
             given["preset"] = get_preset(given["preset"]).label  # of a file, as the config has it
-        found = read_config(args.resume / "config.json")
+        found = read_config(RunFiles(args.resume).config)
         require_trust(args.resume, found, trust=args.trust)
         return dataclasses.replace(found, **given), args.resume
     config = make_config(**given)

@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 
 from softaug.envs.modes import MODE_NAMES, MODES, Mode
-from softaug.envs.tasks import ALL_TASKS, PAPER_TASKS, ROBOT_TASKS, SUITE_TASKS, action_repeat
+from softaug.tasks import ALL_TASKS, PAPER_TASKS, ROBOT_TASKS, SUITE_TASKS, action_repeat
 
 if TYPE_CHECKING:
-    from softaug.envs.own import PixelEnv
+    from softaug.envs.custom.pixels import PixelEnv
 
 __all__ = [
     "ALL_TASKS",
@@ -112,7 +112,7 @@ def wrap(
         environment's model, which keeps them. Elsewhere: added to the picture, `sky` to the background if mask or
         chroma is given, `body` to the rest, else `body` to the whole picture.
     """
-    from softaug.envs.distractors import Distracted
+    from softaug.envs.custom.wrapper import Distracted
 
     return Distracted(
         env,
@@ -142,7 +142,7 @@ def adapt(
     action_repeat: env steps per decision. image_key: the picture's entry in a dict observation.
     episode_decisions: cut episodes off after so many decisions; 0: at the environment's own time limit.
     """
-    from softaug.envs.own import PixelEnv
+    from softaug.envs.custom.pixels import PixelEnv
 
     return PixelEnv(
         env,

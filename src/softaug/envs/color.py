@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from softaug.envs.modes import Mode
-from softaug.envs.tasks import ROBOT_TASKS
 from softaug.errors import UserError
 from softaug.media.official import COLOR_KEYS, check_colors, load_colors, registered_colors
+from softaug.tasks import ROBOT_TASKS
 
 ColorSetting = dict[str, np.ndarray]
 """What is recoloured -> RGB in 0..1, float64 (3,)."""

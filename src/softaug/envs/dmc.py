@@ -28,10 +28,10 @@ from softaug.envs.color import STD, ColorSetting, color_settings, default_colors
 from softaug.envs.modes import Mode  # noqa: E402
 from softaug.envs.perturb import CAMERA, Look, Perturber, draw_look  # noqa: E402
 from softaug.envs.state import load_task, model_arrays, save_task  # noqa: E402
-from softaug.envs.tasks import ROBOT_TASKS, domain_and_task  # noqa: E402
-from softaug.envs.tasks import action_repeat as default_action_repeat  # noqa: E402
-from softaug.envs.tasks import frame_stack as default_frame_stack  # noqa: E402
 from softaug.errors import UserError, unknown  # noqa: E402
+from softaug.tasks import ROBOT_TASKS, domain_and_task  # noqa: E402
+from softaug.tasks import action_repeat as default_action_repeat  # noqa: E402
+from softaug.tasks import frame_stack as default_frame_stack  # noqa: E402
 
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 16, 1024
 RENDER_SETTINGS = ("exact", "fast")

@@ -13,8 +13,8 @@ import gymnasium
 import softaug.envs
 from softaug.config import Config, unknown_own_mode
 from softaug.envs.color import color_settings
+from softaug.envs.custom.loading import MakeEnv, call, load_callable, source_facts
 from softaug.envs.modes import MODE_NAMES, Mode
-from softaug.envs.own_import import MakeEnv, call, load_callable, source_facts
 from softaug.errors import UserError
 from softaug.media import video_source
 
@@ -57,7 +57,7 @@ class CallableEnvs:
 
 def make_own_env(config: Config, mode: str, function: MakeEnv) -> gymnasium.Env:
     """The environment that the user's function makes, as the trainer wants it. Its seed comes with `reset`."""
-    from softaug.envs.own import PixelEnv
+    from softaug.envs.custom.pixels import PixelEnv
 
     name = own_spec(config, mode)
     return PixelEnv(

@@ -33,10 +33,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from softaug.augment import Augment, RandomOverlay
-from softaug.auxiliary.soda import SodaTask
 from softaug.errors import UserError, unknown
 from softaug.files import write_atomically
+from softaug.learning.augment import Augment, RandomOverlay
+from softaug.learning.auxiliary.soda import SodaTask
 
 try:
     from stable_baselines3.common.base_class import BaseAlgorithm

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from softaug.errors import UserError
-from softaug.media import home, official
+from softaug.media import official, registry
 from softaug.media.interface import ImageSource, Video, VideoSource
 
 __all__ = ["ImageSource", "Video", "VideoSource", "image_source", "video_source"]
@@ -30,7 +30,7 @@ def image_source(spec: str | Path | None = None, *, seed: int = 0) -> ImageSourc
     from softaug.media.catalogue import default_images
 
     if spec is None:
-        spec = default_images(home.registered()) or "procedural"
+        spec = default_images(registry.registered()) or "procedural"
     if spec == "procedural":
         from softaug.media.procedural_images import ProceduralImages
 
@@ -73,7 +73,7 @@ def video_source(level: str, videos: str | Path | Sequence[str | Path] | None = 
 
 def folder_of(spec: str | Path, what: str) -> Path:
     """The folder behind a registered name or a path."""
-    datasets = home.registered()
+    datasets = registry.registered()
     if isinstance(spec, str) and spec in datasets:
         folder = datasets[spec]
         if not folder.is_dir():

@@ -15,11 +15,11 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import softaug
 from softaug.errors import UserError
-from softaug.media import home
+from softaug.media import registry
 from softaug.media.catalogue import Dataset
 from softaug.media.unpack import unpack
+from softaug.versions import VERSION
 
 CHUNK = 1 << 18
 ATTEMPTS = 5
@@ -63,7 +63,7 @@ def fetch(url: str, target: Path, progress: Progress, attempts: int = ATTEMPTS, 
 def _transfer(url: str, part: Path, progress: Progress) -> bool:
     """One connection: append what is missing to `part`; True when the file is complete."""
     have = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": f"softaug/{softaug.__version__}", "Accept-Encoding": "identity"}
+    headers = {"User-Agent": f"softaug/{VERSION}", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
     try:
@@ -129,7 +129,7 @@ def download_dataset(
 
     `folder` is where it is unpacked (default: below softaug's data folder); the archive is put beside it.
     """
-    target = (folder or home.data_directory() / "datasets" / dataset.name).expanduser().absolute()
+    target = (folder or registry.data_directory() / "datasets" / dataset.name).expanduser().absolute()
     if target.exists():
         raise UserError(
             f"{target} exists already; register it with `softaug data add {dataset.name} {target}`."
@@ -148,7 +148,7 @@ def download_dataset(
         progress("unpack", written, None)
 
     unpack(archive, target, unpacked)
-    registered = home.register(dataset.name, dataset.locate(target))
+    registered = registry.register(dataset.name, dataset.locate(target))
     if not keep_archive:
         archive.unlink()
     return registered

@@ -23,7 +23,7 @@ from PIL import Image
 
 from softaug.errors import UserError
 from softaug.files import write_atomically
-from softaug.media import home
+from softaug.media import registry
 from softaug.media.crops import crop_boxes, draw_crops
 from softaug.media.rgb import as_rgb
 
@@ -82,7 +82,7 @@ class FileIndex:
         with os.scandir(folder) as listing:
             times += sorted(entry.stat().st_mtime_ns for entry in listing if entry.is_dir())
         identity = hashlib.sha256(f"1|{folder.resolve()}|{times}".encode()).hexdigest()[:32]
-        cached = home.cache_directory() / "index" / f"{identity}.paths"
+        cached = registry.cache_directory() / "index" / f"{identity}.paths"
         if cached.is_file() and cached.stat().st_size:
             return cls(np.memmap(cached, np.uint8, mode="r"))
         content = b"".join(os.fsencode(path) + b"\0" for path in scan(folder))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from softaug.errors import UserError, unknown
-from softaug.media import home
+from softaug.media import registry
 
 DATASET = "dmcgb"
 LEVELS = ("easy", "hard")
@@ -53,7 +53,7 @@ def missing_files(root: Path) -> list[str]:
 
 def registered_root() -> Path | None:
     """Where the registered benchmark files are, or None when they are not registered."""
-    folder = home.registered().get(DATASET)
+    folder = registry.registered().get(DATASET)
     if folder is None:
         return None
     root = find_root(folder) if folder.is_dir() else None

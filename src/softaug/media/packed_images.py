@@ -31,7 +31,7 @@ import torch.nn.functional as F
 
 from softaug.errors import UserError
 from softaug.files import sync
-from softaug.media import home
+from softaug.media import registry
 from softaug.media.crops import crop_boxes, draw_crops
 from softaug.media.folder_images import DECODE_ERRORS, MAX_BAD_IN_A_ROW, WORKERS, FileIndex, load_whole
 
@@ -92,7 +92,7 @@ class PackedImages:
 def pack_path(folder: Path) -> Path:
     """Where the pack of a folder is kept."""
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
-    return home.cache_directory() / "packs" / f"{name}.pack"
+    return registry.cache_directory() / "packs" / f"{name}.pack"
 
 
 def open_pack(folder: Path, index: FileIndex) -> PackedImages | None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from softaug.errors import UserError
-from softaug.media import home
+from softaug.media import registry
 
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".mpg", ".mpeg")
 FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -212,7 +212,7 @@ def _cache_file(path: Path, height: int, width: int) -> Path:
     """Name of the cache file: another size, another file content or another version is another name."""
     status = path.stat()
     identity = f"{CACHE_VERSION}|{path.resolve()}|{status.st_size}|{status.st_mtime_ns}|{height}x{width}|{MAX_FRAMES}"
-    return home.cache_directory() / "frames" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.raw"
+    return registry.cache_directory() / "frames" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.raw"
 
 
 def _prune(folder: Path, keep: Path) -> None:

@@ -21,14 +21,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from softaug.agent import make_agent
 from softaug.benchmarks.update import ACTION_DIM, make_replay, schedule, useful_gflop
 from softaug.config import Config
 from softaug.errors import UserError
+from softaug.evaluation.policy import make_policy
+from softaug.evaluation.runs import observation_shape
+from softaug.learning.agent import make_agent
 from softaug.media import image_source
-from softaug.policy import make_policy
-from softaug.runs import observation_shape
-from softaug.stepper import InProcessStepper
 from softaug.sweep.estimate import (
     Calibration,
     Speeds,
@@ -40,6 +39,7 @@ from softaug.sweep.estimate import (
     wall_seconds,
 )
 from softaug.sweep.plan import PlannedRun
+from softaug.training.stepper import InProcessStepper
 
 GPU_TFLOPS = 5.0
 """Assumed, in fp32: about a quarter of the 19.5 TFLOP/s that an A100 has without tensor cores."""

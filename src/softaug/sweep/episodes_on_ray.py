@@ -16,8 +16,8 @@ from typing import Any
 
 from softaug.envs.factory import ConfigEnvs, media_facts
 from softaug.errors import UserError
-from softaug.evaluation import Episode, Task, play_episodes
-from softaug.runs import RunPolicy
+from softaug.evaluation.evaluate import Episode, Task, play_episodes
+from softaug.evaluation.runs import RunPolicy
 from softaug.sweep.on_ray import PASSED_ON, connect, import_ray
 from softaug.sweep.supervise import POLL_SECONDS
 

@@ -20,20 +20,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from softaug.agent import Agent, choose_device, make_agent
 from softaug.benchmarks.update import ACTION_DIM, make_replay, schedule
-from softaug.checkpoint import complete_checkpoints
 from softaug.config import Config, differences, read_config
 from softaug.envs.factory import ConfigEnvs
+from softaug.evaluation.runs import observation_shape
+from softaug.learning.agent import Agent, choose_device, make_agent
+from softaug.learning.replay import Replay
 from softaug.media import image_source
 from softaug.memory import keep_freed_memory
-from softaug.replay import Replay
-from softaug.rundir import EPISODE_FRAMES, replay_sizes
-from softaug.runs import observation_shape
-from softaug.stepper import InProcessStepper, Stepper
+from softaug.storage.checkpoint import complete_checkpoints
+from softaug.storage.run_files import RunFiles
 from softaug.sweep.plan import Begun, PlannedRun
 from softaug.sweep.progress import read_progress
-from softaug.training_loop import tensors_in
+from softaug.training.loop import tensors_in
+from softaug.training.preparation import EPISODE_FRAMES, replay_sizes
+from softaug.training.stepper import InProcessStepper, Stepper
 
 CALIBRATION_DECISIONS = 20
 CALIBRATION_SECONDS = 1.0
@@ -106,12 +107,12 @@ def from_runs(run: PlannedRun, calibration: Calibration) -> Cost | None:
     """The cost as runs show it that differ from `run` in nothing but the seed."""
     rates, sizes = [], []
     for directory in sorted(run.directory.parent.glob("seed*")):
-        if not (directory / "config.json").is_file():
+        if not RunFiles(directory).exist:
             continue
-        found = read_config(directory / "config.json")
+        found = read_config(RunFiles(directory).config)
         if differences(dataclasses.replace(found, seed=run.config.seed), run.config):
             continue
-        checkpoints = complete_checkpoints(directory / "checkpoints")
+        checkpoints = complete_checkpoints(RunFiles(directory).checkpoints)
         rate = read_progress(directory, found).overall_rate
         if rate and checkpoints:
             rates.append(rate)

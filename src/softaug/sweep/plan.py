@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from softaug.config import Config, differences, make_config, read_config
 from softaug.envs.modes import Mode
-from softaug.envs.tasks import action_repeat
 from softaug.errors import UserError
 from softaug.methods import get_method
+from softaug.storage.run_files import RunFiles
+from softaug.tasks import action_repeat
 
 Begun = Literal["new", "begun", "finished"]
 
@@ -31,9 +32,9 @@ class PlannedRun:
 
     def begun(self) -> Begun:
         """What its directory holds now: nothing to go on from, a part of the run, or all of it."""
-        if (self.directory / "final_eval.json").is_file():
+        if RunFiles(self.directory).finished:
             return "finished"
-        return "begun" if (self.directory / "config.json").is_file() else "new"
+        return "begun" if RunFiles(self.directory).exist else "new"
 
 
 def plan_grid(
@@ -111,7 +112,7 @@ def _check(run: PlannedRun) -> None:
             raise UserError(f"{parent} is a file; give another --out")
     if run.begun() == "new":
         return
-    found = read_config(run.directory / "config.json")
+    found = read_config(RunFiles(run.directory).config)
     changed = differences(config, found)
     if found.replay_memory != config.replay_memory and run.begun() == "begun":
         changed.append(f"replay_memory {config.replay_memory!r} (was {found.replay_memory!r})")

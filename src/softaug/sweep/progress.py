@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from softaug.config import Config
-from softaug.envs.tasks import action_repeat
+from softaug.storage.run_files import RunFiles
+from softaug.tasks import action_repeat
 
 TAIL_BYTES = 65_536
 """Of metrics.jsonl: some hundred lines, enough for a steady rate however long the run is."""
@@ -36,7 +37,7 @@ class Progress:
 
 def read_progress(directory: Path, config: Config) -> Progress:
     """Read the end of ``metrics.jsonl``, and where the newest checkpoint is: a young run has no line yet."""
-    lines, saved = metrics_tail(directory / "metrics.jsonl"), newest_checkpoint(directory)
+    lines, saved = metrics_tail(RunFiles(directory).metrics), newest_checkpoint(directory)
     last: dict[str, Any] = lines[-1] if lines else {"decisions": 0, "frames": 0, "seconds": 0.0}
     rates = [line["decisions_per_second"] for line in lines if "decisions_per_second" in line]
     returns = [line["return"] for line in lines if line["kind"] == "episode"]
@@ -52,8 +53,8 @@ def read_progress(directory: Path, config: Config) -> Progress:
 
 
 def newest_checkpoint(directory: Path) -> int:
-    """Decisions of the newest complete checkpoint, 0 if there is none; without `softaug.checkpoint`'s torch."""
-    found = (directory / "checkpoints").glob("[0-9]*")
+    """Decisions of the newest complete checkpoint, 0 if there is none; without `softaug.storage.checkpoint`'s torch."""
+    found = RunFiles(directory).checkpoints.glob("[0-9]*")
     return max((int(path.name) for path in found if path.name.isdecimal()), default=0)
 
 

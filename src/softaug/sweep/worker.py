@@ -18,6 +18,7 @@ from typing import Any
 
 from softaug.config import Config
 from softaug.errors import UserError
+from softaug.storage.run_files import RunFiles
 from softaug.sweep.supervise import EXIT_DIVERGED, EXIT_FAILED, EXIT_INTERRUPTED
 
 LOCK_SECONDS = 120.0
@@ -32,7 +33,7 @@ def main() -> int:
     values = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_supervisor, daemon=True).start()
     config, directory = Config.from_json(values["config"]), Path(values["directory"])
-    from softaug.training_loop import Diverged
+    from softaug.training.loop import Diverged
 
     try:
         return _train(config, directory, values["threads"])
@@ -49,10 +50,10 @@ def main() -> int:
 def _train(config: Config, directory: Path, threads: int) -> int:
     import torch
 
-    from softaug.training import train
+    from softaug.training.run import train
 
     _wait_for_lock(directory)
-    begun = (directory / "config.json").is_file()
+    begun = RunFiles(directory).exist
     if not config.threads:
         # Sums depend on the number of threads: a run that goes on keeps the one it began with, however many
         # runs share the machine now.
@@ -62,16 +63,17 @@ def _train(config: Config, directory: Path, threads: int) -> int:
 
 
 def _threads_before(directory: Path) -> int | None:
-    from softaug.rundir import read_json
+    from softaug.training.preparation import read_json
 
-    facts: dict[str, Any] = read_json(directory / "run.json") if (directory / "run.json").is_file() else {}
+    files = RunFiles(directory)
+    facts: dict[str, Any] = read_json(files.facts) if files.facts.is_file() else {}
     threads = facts.get("threads")
     return threads if isinstance(threads, int) and threads > 0 else None
 
 
 def _wait_for_lock(directory: Path) -> None:
     """Wait until nobody trains in `directory`; after `LOCK_SECONDS` leave it to `train` to refuse."""
-    from softaug.rundir import RunDirectory
+    from softaug.training.preparation import RunDirectory
 
     until = time.monotonic() + LOCK_SECONDS
     while time.monotonic() < until:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from softaug.envs.tasks import ROBOT_TASKS
 from softaug.errors import UserError
+from softaug.tasks import ROBOT_TASKS
 
 Axis = Literal["decisions", "seconds"]
 

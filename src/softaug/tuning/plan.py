@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from softaug.config import Config, make_config
-from softaug.envs.tasks import action_repeat
 from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.methods import get_method
 from softaug.presets import get_preset
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.progress import frames_per_decision
+from softaug.tasks import action_repeat
 from softaug.tuning.objective import Axis, normalised
 from softaug.tuning.space import Space, make_space, searchable
 

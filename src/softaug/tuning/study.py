@@ -22,6 +22,7 @@ import numpy as np
 
 from softaug.errors import UserError
 from softaug.interrupt import Interrupt
+from softaug.storage.run_files import RunFiles
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import EXIT_DIVERGED, FAILED, POLL_SECONDS, Outcome, describe
 from softaug.tuning.display import Display
@@ -111,7 +112,7 @@ class LiveTrial:
 
     def read(self) -> None:
         """Look at the metrics of all runs."""
-        self.curves = {run.directory: read_curve(run.directory / "metrics.jsonl") for run in self.runs}
+        self.curves = {run.directory: read_curve(RunFiles(run.directory).metrics) for run in self.runs}
 
     def curve(self, run: PlannedRun) -> Curve:
         return self.curves.get(run.directory, Curve())
@@ -289,8 +290,9 @@ class Tuner:
                 raise UserError(f"{what} failed ({live.note}); fix that and give the same command again")
         self.decide_end(live, live.ending, live.note)
         for run in live.runs:
-            for part in ("replay", "checkpoints"):
-                shutil.rmtree(run.directory / part, ignore_errors=True)
+            files = RunFiles(run.directory)
+            for part in (files.replay, files.checkpoints):
+                shutil.rmtree(part, ignore_errors=True)
         states = self.optuna.trial.TrialState
         # To the sampler a diverged or impossible trial is as bad as one that was pruned at once.
         self.study.tell(live.trial, state=states.FAIL if live.ending == FAILED else states.PRUNED)
@@ -377,13 +379,13 @@ class Tuner:
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Keep a second `softaug tune` away from `out`."""
-    from softaug.rundir import RunDirectory
+    from softaug.training.preparation import RunDirectory
 
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out} cannot be made ({error.strerror}); give another --out") from None
-    if (out / "config.json").exists():
+    if RunFiles(out).exist:
         raise UserError(f"{out} holds a run, not a study; give another --out")
     directory = RunDirectory(out)
     try:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import softaug
 from softaug.files import write_atomically
 from softaug.presets import preset_content
 from softaug.tuning.display import best_trial, over_trials
 from softaug.tuning.plan import Settings
 from softaug.tuning.study import FINISHED, import_optuna
+from softaug.versions import VERSION
 
 PRESET_FILE, TABLE_FILE, TRIALS_FILE = "preset.json", "study.md", "trials.csv"
 FEWEST_TRIALS = 6
@@ -90,7 +90,7 @@ def summarise(settings: Settings, out: Path, study: Any, command: str) -> Summar
             "score": best.user_attrs["score"],
             "tasks": list(settings.tasks),
             "method": settings.method,
-            "softaug": softaug.__version__,
+            "softaug": VERSION,
         }
         write_atomically(path, preset_content(settings.base, settings.preset_values(values), origin))
     summary = Summary(

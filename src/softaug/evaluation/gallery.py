@@ -1,0 +1,188 @@
+"""A picture of every task in every mode and of every augmentation, like the paper's sample figures."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from softaug.envs import PAPER_TASKS, make_env
+from softaug.envs.modes import AXIS_MODES, BENCHMARK_MODES, ROBOT_MODES
+from softaug.envs.observations import newest_frame
+from softaug.files import write_atomically
+from softaug.learning.augment import Augment, RandomConv, RandomCrop, RandomOverlay, RandomShift
+from softaug.media import image_source
+
+TILE, GAP, MARGIN = 128, 6, 16
+LABEL_WIDTH, TITLE_HEIGHT = 150, 26
+INK, FAINT, PAPER = (30, 33, 38), (110, 115, 122), (255, 255, 255)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A label and its pictures, uint8 (H, W, 3)."""
+
+    label: str
+    pictures: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A block of rows under common column titles."""
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+
+
+def mode_section(
+    tasks: Sequence[str],
+    modes: Sequence[str],
+    seed: int,
+    videos: str | None,
+    colors: str | None,
+    said: Callable[[str], None],
+) -> tuple[Section, dict[str, str]]:
+    """One picture per task and mode, and where each mode's media come from. Every mode shows the same physics state."""
+    sources: dict[str, str] = {}
+    rows: list[Row] = []
+    for task in tasks:
+        pictures = []
+        for column, mode in enumerate(modes):
+            env = make_env(task, mode, videos=videos, colors=colors)
+            # The same start in every mode; a mode that is named again shows its next episodes.
+            again = modes[:column].count(mode)
+            obs, info = env.reset(seed=seed + len(rows) + 100 * again, options={"episode": len(rows) + again})
+            rng = np.random.default_rng(seed)
+            for _ in range(2):
+                obs, *_ = env.step(rng.uniform(-1, 1, env.action_space.shape or ()).astype(np.float32))
+            env.close()
+            if info.get("media"):
+                sources[mode] = str(info["media"])
+            pictures.append(newest_frame(obs))
+        rows.append(Row(task, pictures))
+        said(task)
+    return Section(modes, rows), sources
+
+
+def augmentation_section(seed: int, images: str | None) -> tuple[Section, str]:
+    """Each augmentation on one observation, several draws, and pictures of the overlay's source."""
+    env = make_env("walker_walk", "train", seed)
+    obs, _ = env.reset(seed=seed)
+    env.close()
+    draws = 6
+    source = image_source(images)
+    stack = torch.from_numpy(np.stack([obs] * draws)).contiguous(memory_format=torch.channels_last)
+    augmentations: dict[str, Augment] = {
+        "random crop": RandomCrop(84),
+        "random shift": RandomShift(4),
+        "random conv": RandomConv(),
+        "random overlay": RandomOverlay(source),
+    }
+    rows: list[Row] = []
+    for label, augment in augmentations.items():
+        views = augment(stack, torch.Generator().manual_seed(seed)).round().to(torch.uint8)
+        rows.append(Row(label, [newest_frame(view.numpy()) for view in views]))
+    foreign = source.sample(draws, 100, 100, np.random.default_rng(seed))
+    rows.append(Row("overlay images", list(foreign)))
+    return Section([f"draw {i + 1}" for i in range(draws)], rows), source.kind
+
+
+def draw(sections: Sequence[Section], caption: str) -> Image.Image:
+    """Lay the sections out below each other."""
+    columns = max(len(section.columns) for section in sections)
+    width = 2 * MARGIN + LABEL_WIDTH + columns * (TILE + GAP)
+    height = (
+        2 * MARGIN + sum(TITLE_HEIGHT + len(s.rows) * (TILE + GAP) + MARGIN for s in sections) + TITLE_HEIGHT
+    )
+    page = Image.new("RGB", (width, height), PAPER)
+    pen = ImageDraw.Draw(page)
+    font, small = ImageFont.load_default(15), ImageFont.load_default(13)
+    top = MARGIN
+    for section in sections:
+        for j, title in enumerate(section.columns):
+            pen.text((_left(j) + TILE / 2, top + TITLE_HEIGHT / 2), title, INK, font, anchor="mm")
+        top += TITLE_HEIGHT
+        for row in section.rows:
+            pen.text((MARGIN + LABEL_WIDTH - 12, top + TILE / 2), row.label, INK, font, anchor="rm")
+            for j, picture in enumerate(row.pictures):
+                tile = Image.fromarray(picture).resize((TILE, TILE), Image.Resampling.LANCZOS)
+                page.paste(tile, (_left(j), top))
+            top += TILE + GAP
+        top += MARGIN
+    pen.text((MARGIN, top), caption, FAINT, small)
+    return page
+
+
+STANDARD_BLOCKS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    ((*PAPER_TASKS, "robot_push"), tuple(mode.name for mode in BENCHMARK_MODES)),
+    (("walker_walk", "robot_push"), tuple(mode.name for mode in AXIS_MODES)),
+    (("robot_push",), tuple(mode.name for mode in ROBOT_MODES for _ in range(3))),
+)
+"""The standard page: blocks of tasks and modes. The paper's combined tests of the robot have three episodes each."""
+
+
+def save_standard_gallery(
+    out: Path,
+    *,
+    seed: int = 0,
+    videos: str | None = None,
+    colors: str | None = None,
+    images: str | None = None,
+    augmentations: bool = True,
+    said: Callable[[str], None] = lambda task: None,
+) -> dict[str, str]:
+    """Every mode on one page; returns where each mode's media come from."""
+    blocks = [mode_section(*block, seed, videos, colors, said) for block in STANDARD_BLOCKS]
+    sources = {mode: kind for _, found in blocks for mode, kind in found.items()}
+    return _save(out, [section for section, _ in blocks], sources, seed, images, augmentations)
+
+
+def save_gallery(
+    out: Path,
+    tasks: Sequence[str],
+    modes: Sequence[str],
+    *,
+    seed: int = 0,
+    videos: str | None = None,
+    colors: str | None = None,
+    images: str | None = None,
+    augmentations: bool = True,
+    said: Callable[[str], None] = lambda task: None,
+) -> dict[str, str]:
+    """Tasks in rows, modes in columns; returns where each mode's media come from."""
+    section, sources = mode_section(tasks, modes, seed, videos, colors, said)
+    return _save(out, [section], sources, seed, images, augmentations)
+
+
+def _save(
+    out: Path,
+    sections: list[Section],
+    sources: dict[str, str],
+    seed: int,
+    images: str | None,
+    augmentations: bool,
+) -> dict[str, str]:
+    if augmentations:
+        extra, sources["overlay images"] = augmentation_section(seed, images)
+        sections = [*sections, extra]
+    content = io.BytesIO()
+    draw(sections, media_caption(sources)).save(content, Image.registered_extensions()[out.suffix.lower()])
+    write_atomically(out, content.getvalue())
+    return sources
+
+
+def media_caption(sources: Mapping[str, str]) -> str:
+    """What the pictures are made of, in one line."""
+    kinds = set(sources.values())
+    if len(kinds) == 1:
+        return f"videos, colours and images: {kinds.pop()}"
+    return "media: " + "   ".join(f"{name}: {kind}" for name, kind in sources.items()) if sources else ""
+
+
+def _left(column: int) -> int:
+    return MARGIN + LABEL_WIDTH + column * (TILE + GAP)

@@ -1,0 +1,382 @@
+"""Reading runs back: what they are, how they learned and what they reached. Needs neither torch nor a checkpoint.
+
+    for path in find_runs(["results/small"]):
+        record = read_run(path)
+        record.final["video_easy"].mean        # after the last decision, without adaptation
+
+A run that is still being written can be read at any moment. A file that is damaged is a `UserError` that names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from softaug.config import Config
+from softaug.errors import UserError
+from softaug.files import read_object
+from softaug.media.comparability import media_note
+from softaug.storage.run_files import RunFiles
+
+REMEDY = "restore it or leave the run out"
+
+State = Literal["finished", "running or interrupted"]
+
+MEDIA_ORDER = ("official", "folder", "list", "procedural")
+"""Of two evaluations with as many episodes, the one on media nearer to the paper's is taken."""
+
+
+class TrainEpisode(NamedTuple):
+    """A finished training episode. `decisions` and `frames` count from the start of the run; `total` is its return."""
+
+    decisions: int
+    total: float
+    frames: int
+
+
+class PeriodicEval(NamedTuple):
+    """An evaluation during training: the returns of its episodes in one mode."""
+
+    decisions: int
+    mode: str
+    returns: tuple[float, ...]
+    media: str | None
+    frames: int
+    adapted: bool
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.returns)
+
+
+class Rate(NamedTuple):
+    """Decisions per second of training between two lines of losses; evaluations are not counted."""
+
+    decisions: int
+    decisions_per_second: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes of one mode, played with the weights after `decisions` decisions of training."""
+
+    mode: str
+    returns: tuple[float, ...]
+    media: str | None
+    """Where videos or colours came from: official, folder, list, procedural; None if the mode needs none."""
+    decisions: int
+    adapted: bool
+    """Whether the policy adapted during the episodes (PAD)."""
+    note: str
+    """Why the number is not comparable with the paper's; empty if it is."""
+    source: Mapping[str, Any] | None
+    """Facts on the media: number of videos, hash of the colours."""
+    file: Path
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.returns)
+
+    @property
+    def std(self) -> float:
+        """Over the episodes of this one run (population): not the spread over seeds."""
+        return statistics.pstdev(self.returns)
+
+    @property
+    def episodes(self) -> int:
+        return len(self.returns)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything a run directory says, weights and replay aside."""
+
+    path: Path
+    config: Config
+    facts: dict[str, Any]
+    """run.json: versions, git_commit, device, threads, media"""
+    state: State
+    decisions: int
+    frames: int
+    seconds: float
+    """Wall-clock time of training and evaluation so far."""
+    curve: tuple[TrainEpisode, ...]
+    evals: tuple[PeriodicEval, ...]
+    evaluations: tuple[Evaluation, ...]
+    """Of the last weights: every one, whatever the media and number of episodes."""
+    final: dict[str, Evaluation]
+    """mode -> the one of them to report, without adaptation"""
+    adapted: dict[str, Evaluation]
+    """mode -> the same with adaptation during the episode (PAD; empty for other methods)"""
+    rates: tuple[Rate, ...]
+    videos: dict[str, Path]
+    """mode -> the newest video of an evaluation episode"""
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @property
+    def decisions_per_second(self) -> float | None:
+        """The median over the run; None before the first line of losses."""
+        return statistics.median(rate.decisions_per_second for rate in self.rates) if self.rates else None
+
+    def evaluation(self, mode: str, *, media: str | None = None) -> Evaluation | None:
+        """What the method reaches in `mode`, adapting if that is its way (PAD), on `media` if one is named."""
+        return preferred(
+            e
+            for e in self.evaluations
+            if e.mode == mode
+            and e.adapted == self.config.row.adapts
+            and (media is None or e.media in (None, media))
+        )
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """The run directories among and below `paths`, each once, in order of their names."""
+    given = [Path(path) for path in paths]
+    found: dict[Path, Path] = {}
+    for top in given:
+        if not top.exists():
+            raise UserError(f"{top} does not exist; give run directories or folders that hold some")
+        runs = list(runs_below(top))
+        if not runs:
+            raise UserError(f"there is no run in {top}; give run directories or folders that hold some")
+        for run in runs:
+            found.setdefault(run.resolve(), run)
+    if not found:
+        raise UserError("give at least one run directory or a folder that holds some")
+    return list(found.values())
+
+
+def runs_below(top: Path) -> Iterator[Path]:
+    """The run directories at and below `top`, in order of their names; none if there are none."""
+    for folder, below, _ in os.walk(top):
+        if is_run(Path(folder)):
+            below.clear()  # a run's own folders hold no runs
+            yield Path(folder)
+        below[:] = sorted(name for name in below if not name.startswith("."))
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run was begun in the directory `path`."""
+    return RunFiles(path).exist and RunFiles(path).facts.is_file()
+
+
+def read_run(path: str | Path) -> RunRecord:
+    """Read the run directory `path`, finished or not."""
+    path = Path(path)
+    files = RunFiles(path)
+    if not files.exist:
+        raise UserError(f"{path} holds no run; give the directory of a softaug run")
+    config = _config(files.config)
+    facts = read_object(files.facts, REMEDY)
+    _check_media_facts(facts, files.facts)
+    lines = list(_lines(files.metrics))
+    with _damage(files.metrics):
+        curve = tuple(
+            TrainEpisode(int(line["decisions"]), _finite(line["return"]), int(line["frames"]))
+            for line in lines
+            if line["kind"] == "episode"
+        )
+        evals = tuple(_periodic(line) for line in lines if line["kind"] == "eval")
+        rates = tuple(
+            Rate(int(line["decisions"]), float(line["decisions_per_second"]))
+            for line in lines
+            if line["kind"] == "train"
+        )
+        decisions, frames = (int(lines[-1][name]) if lines else 0 for name in ("decisions", "frames"))
+        seconds = max((_finite(line["seconds"]) for line in lines), default=0.0)
+    evaluations: list[Evaluation] = []
+    final_file = files.final_eval
+    finished = final_file.is_file()
+    if finished:
+        final = read_object(final_file, REMEDY)
+        with _damage(final_file):
+            decisions, frames = int(final["decisions"]), int(final["frames"])
+            evaluations += _final_evaluations(final, final_file, facts)
+    for file in sorted((path / "eval").glob("*.json")):
+        report = read_object(file, REMEDY)
+        with _damage(file):
+            evaluations += _eval_results(report, file, config.decisions)
+    return RunRecord(
+        path=path,
+        config=config,
+        facts=facts,
+        state="finished" if finished else "running or interrupted",
+        decisions=decisions,
+        frames=frames,
+        seconds=seconds,
+        curve=curve,
+        evals=evals,
+        evaluations=tuple(evaluations),
+        final=_best_by_mode(evaluations, adapted=False),
+        adapted=_best_by_mode(evaluations, adapted=True),
+        rates=rates,
+        videos=_videos(path / "videos"),
+    )
+
+
+def overlay_media(record: RunRecord) -> str | None:
+    """Where the images of random overlay came from; None if the method uses none."""
+    if record.config.row.strong != "overlay":
+        return None
+    return str(_overlay_facts(record).get("kind", "unknown"))
+
+
+def overlay_images(record: RunRecord) -> str | None:
+    """`procedural`, or `folder, 1,803,460 images`; None if the method uses none."""
+    kind = overlay_media(record)
+    return None if kind is None else shown_images(kind, _overlay_facts(record))
+
+
+def shown_images(kind: str, facts: Mapping[str, Any]) -> str:
+    """Without the path: on a cluster the same images may lie in another place on each machine."""
+    count = facts.get("images")
+    return f"{kind}, {count:,} images" if kind == "folder" and isinstance(count, int) else kind
+
+
+def _overlay_facts(record: RunRecord) -> Mapping[str, Any]:
+    return (record.facts.get("media") or {}).get("overlay") or {}
+
+
+def preferred(evaluations: Iterable[Evaluation]) -> Evaluation | None:
+    """The one with the most episodes; among equals, the one on media nearest to the paper's."""
+
+    def rank(evaluation: Evaluation) -> tuple[int, int]:
+        known = evaluation.media in MEDIA_ORDER
+        return evaluation.episodes, -MEDIA_ORDER.index(str(evaluation.media)) if known else 0
+
+    return max(evaluations, key=rank, default=None)
+
+
+def _best_by_mode(evaluations: list[Evaluation], *, adapted: bool) -> dict[str, Evaluation]:
+    chosen = {}
+    for mode in dict.fromkeys(e.mode for e in evaluations if e.adapted == adapted):
+        best = preferred(e for e in evaluations if e.mode == mode and e.adapted == adapted)
+        assert best is not None
+        chosen[mode] = best
+    return chosen
+
+
+def _config(path: Path) -> Config:
+    """A run's config. Fields that it does not know, because it is older than they are, have their defaults.
+
+    Only for looking at results: resuming goes through `config.read_config`, which wants every field.
+    """
+    values = read_object(path, REMEDY)
+    if missing := {"task", "method", "preset", "seed", "decisions"} - values.keys():
+        raise UserError(f"{path} holds no config (no {', '.join(sorted(missing))}); restore it")
+    defaults = {f.name: f.default for f in dataclasses.fields(Config)}
+    try:
+        return Config.from_json({**defaults, **values})
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _check_media_facts(facts: Mapping[str, Any], path: Path) -> None:
+    media = facts.get("media") or {}
+    if not isinstance(media, dict) or not all(isinstance(value, dict) for value in media.values()):
+        raise UserError(f"{path} is damaged (its media are no facts by mode); {REMEDY}")
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of metrics.jsonl; of a run being written, not the unfinished last one."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); restore it or leave the run out") from None
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            values = json.loads(line)
+            json.dumps(values, ensure_ascii=False).encode()  # no lone surrogates: see `read_object`
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict) or "kind" not in values:
+            raise UserError(f"line {number} of {path} is damaged; restore the file or leave the run out")
+        yield values
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """A value that is missing or of the wrong kind means that the file is damaged."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{path} is damaged (no {error}); restore it or leave the run out") from None
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it or leave the run out") from None
+
+
+def _periodic(line: Mapping[str, Any]) -> PeriodicEval:
+    return PeriodicEval(
+        int(line["decisions"]),
+        str(line["mode"]),
+        _returns(line["returns"]),
+        _kind(line["media"]),
+        int(line["frames"]),
+        bool(line["adapt"]),
+    )
+
+
+def _returns(values: Any) -> tuple[float, ...]:
+    returns = tuple(_finite(value) for value in values)
+    if not returns:
+        raise ValueError("an evaluation without episodes")
+    return returns
+
+
+def _kind(value: Any) -> str | None:
+    """A kind of media: official, folder, list, procedural, or None."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} where a kind of media should be")
+    return value
+
+
+def _finite(value: Any) -> float:
+    """Python's JSON knows NaN and infinity; no return is either, and one would spoil every mean it came into."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} where a finite number should be")
+    return number
+
+
+def _final_evaluations(
+    final: Mapping[str, Any], file: Path, facts: Mapping[str, Any]
+) -> Iterator[Evaluation]:
+    media = facts.get("media") or {}
+    for adapted, modes in ((False, final["modes"]), (True, final["adapted"])):
+        for mode, values in modes.items():
+            kind, source = _kind(values["media"]), media.get(mode)
+            note = media_note(mode, kind, source)
+            yield Evaluation(
+                mode, _returns(values["returns"]), kind, int(final["decisions"]), adapted, note, source, file
+            )
+
+
+def _eval_results(report: Mapping[str, Any], file: Path, last: int) -> Iterator[Evaluation]:
+    """What `softaug eval` wrote, if it is of the weights after the `last` decision of training."""
+    if report["checkpoint"] == "best" or report["decisions"] != last:
+        return
+    for row in report["results"]:
+        source = report["media"].get(row["mode"])
+        returns = _returns(row["returns"])
+        mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
+        yield Evaluation(mode, returns, _kind(row["media"]), last, adapted, note, source, file)
+
+
+def _videos(folder: Path) -> dict[str, Path]:
+    """The newest of each mode: the folders are named by their decisions, with leading zeros."""
+    found: dict[str, Path] = {}
+    for video in sorted(folder.glob("*/*.mp4")):
+        if not video.name.startswith("."):  # still being written
+            found[video.stem] = video
+    return found

@@ -1,0 +1,342 @@
+"""Figures with matplotlib: learning curves with shaded deviation, and performance profiles.
+
+Colours are distinguishable with colour-blindness (after Okabe and Ito), and every method has its own dashes too.
+No figure touches matplotlib's global state; all are made and saved within `style`.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softaug.errors import UserError
+from softaug.methods import METHODS, get_method
+from softaug.results import statistics
+from softaug.results.reading import RunRecord
+from softaug.results.reproduce.collect import Selection, check_same_source, describe_fewer
+from softaug.results.reproduce.curves import Curve, choose_curve_media, evaluated_seeds, make_curve
+from softaug.results.reproduce.grids import LABELS
+from softaug.results.reproduce.tables import BOOTSTRAP_SEED, TableResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.2, 1.5))
+LOOKS: dict[str, tuple[str, Any]] = {
+    "sac": ("#4d4d4d", SOLID),
+    "sac_dr": ("#e69f00", DASHED),
+    "sac_conv": ("#56b4e9", DOTTED),
+    "soda_conv": ("#0072b2", SOLID),
+    "sac_overlay": ("#cc79a7", DOTTED),
+    "soda_overlay": ("#d55e00", SOLID),
+    "curl": ("#009e73", DASH_DOT),
+    "pad": ("#8a7a00", DASHED),
+    "soda_both_conv": ("#009e73", DASHED),
+    "soda_both_overlay": ("#882255", DASHED),
+    "drq": ("#332288", DASH_DOT),
+    "svea_conv": ("#117733", DOTTED),
+    "svea_overlay": ("#882255", DASH_DOT),
+}
+INK, FAINT = "#1e2126", "#6e737a"
+PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.95  # inches
+STYLE: dict[Any, Any] = {
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e6e9",
+    "grid.linewidth": 0.6,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "svg.hashsalt": "softaug",  # the same runs give the same file
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Our look, for as long as a figure is made or saved."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("figures need matplotlib; install it with: pip install 'softaug[report]'") from None
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # not the user's own style, until the end of this block
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+def learning_curves(
+    records: Sequence[RunRecord],
+    *,
+    tasks: Sequence[str] | None = None,
+    methods: Mapping[str, str] | None = None,
+    modes: Mapping[str, str] | None = None,
+    media: str | None = None,
+    across: bool = False,
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> Figure:
+    """Mean return over seeds against decisions, shaded by ± one standard deviation; a panel for each task and mode.
+
+    records: runs of one preset and one length of training per task (`collect.select` sees to that).
+    tasks, methods (method -> label), modes (mode -> label): what to show; None shows what the records have.
+    media: the kind of test media to show; None: in each mode what most of the records have.
+    across: modes side by side instead of below each other.
+    notes: what must be said, small below the figure; which seeds were left out is said by itself.
+    """
+    presets = dict.fromkeys(record.config.preset for record in records)
+    if len(presets) > 1:
+        raise UserError(
+            f"the runs are of the presets {' and '.join(presets)}, which are never mixed; draw one"
+        )
+    tasks = tasks or list(dict.fromkeys(record.config.task for record in records))
+    methods = methods or default_labels(records)
+    modes = modes or {mode: mode for mode in default_modes(records)}
+    selection = Selection("", tuple(records), 0)
+    kinds = curve_media(selection, modes, media)
+    curves = collect_curves(selection, tasks, methods, modes, kinds)
+    said = (*notes, *fewer_notes(selection, tasks, methods, kinds, curves))
+    return draw_curves(curves, tasks, methods, modes, across=across, title=title, notes=said)
+
+
+def default_modes(records: Sequence[RunRecord]) -> list[str]:
+    """The training environment, and every mode in which some run was evaluated more than once."""
+    found = Counter((record.path, e.mode) for record in records for e in record.evals if not e.adapted)
+    return list(dict.fromkeys(["train", *(mode for (_, mode), times in found.items() if times > 1)]))
+
+
+def default_labels(records: Sequence[RunRecord]) -> dict[str, str]:
+    """The records' methods, in the order of the table of methods."""
+    present = {record.config.method for record in records}
+    return {name: LABELS.get(name, get_method(name).title) for name in METHODS if name in present}
+
+
+def curve_media(
+    selection: Selection, modes: Iterable[str], media: str | None = None
+) -> dict[str, str | None]:
+    """mode -> the one kind of test media that all its curves show: `media`, or what most of the runs have."""
+    return {mode: media or choose_curve_media(selection.runs, mode) for mode in modes}
+
+
+def collect_curves(
+    selection: Selection,
+    tasks: Sequence[str],
+    methods: Iterable[str],
+    modes: Iterable[str],
+    media: Mapping[str, str | None],
+) -> list[Curve]:
+    """Every curve that there is. media: mode -> the kind of `curve_media`."""
+    modes = list(modes)
+    for task in tasks:
+        for mode in modes:
+            tested = [
+                (run, media[mode], (run.facts.get("media") or {}).get(mode))
+                for run in selection.runs
+                if run.config.task == task and evaluated_seeds([run], mode, media[mode])
+            ]
+            check_same_source(mode, tested)
+    return [
+        curve
+        for task in tasks
+        for method in methods
+        for mode in modes
+        if (runs := selection.of(task, method)) and (curve := make_curve(runs, mode, media[mode])) is not None
+    ]
+
+
+def fewer_notes(
+    selection: Selection,
+    tasks: Sequence[str],
+    methods: Iterable[str],
+    media: Mapping[str, str | None],
+    curves: Sequence[Curve],
+) -> list[str]:
+    """Which curves come from fewer seeds than there are runs."""
+    made = {(curve.mode, curve.task, curve.method): len(curve.seeds) for curve in curves}
+    have = {
+        (mode, task, method): made.get(
+            (mode, task, method), len(evaluated_seeds(selection.of(task, method), mode, media[mode]))
+        )
+        for mode in media
+        for task in tasks
+        for method in methods
+    }
+    return describe_fewer(selection, have, media, during="during training")
+
+
+def draw_curves(
+    curves: Sequence[Curve],
+    tasks: Sequence[str],
+    methods: Mapping[str, str],
+    modes: Mapping[str, str],
+    *,
+    across: bool = False,
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> Figure:
+    """The figure of `learning_curves` from its numbers."""
+    panels = [(task, mode) for task in tasks for mode in modes] if across else [
+        (task, mode) for mode in modes for task in tasks
+    ]  # fmt: skip
+    rows, columns = (len(tasks), len(modes)) if across else (len(modes), len(tasks))
+    with style():
+        figure, axes = _grid(rows, columns, title, notes, [*methods.values()])
+        for axis, (task, mode) in zip(axes, panels, strict=True):
+            here = [curve for curve in curves if (curve.task, curve.mode) == (task, mode)]
+            for curve in here:
+                _draw(axis, curve)
+            if not here:
+                axis.text(
+                    0.5, 0.5, "no runs", ha="center", va="center", color=FAINT, transform=axis.transAxes
+                )
+                axis.set(xticks=[], yticks=[])
+            else:
+                # The whole run in every panel of a task, also where only its end was evaluated.
+                end = max(int(curve.decisions[-1]) for curve in curves if curve.task == task)
+                axis.set_xlim(0, 1.02 * end)
+                axis.xaxis.set_major_formatter(_thousands)
+                if min(float(c.mean.min()) for c in here) >= 0:
+                    axis.set_ylim(bottom=0)
+            row, column = divmod(panels.index((task, mode)), columns)
+            if across:
+                axis.set_title(f"{task}: {modes[mode]}")
+            elif row == 0:
+                axis.set_title(task)
+            if column == 0:
+                axis.set_ylabel("return" if across else f"{modes[mode]}\nreturn")
+            if row == rows - 1:
+                axis.set_xlabel("decisions")
+        seen = {curve.method for curve in curves}
+        _legend(
+            figure, {m: label if m in seen else f"{label} (no runs)" for m, label in methods.items()}, title
+        )
+    return figure
+
+
+def profile_figure(table: TableResult) -> Figure | None:
+    """Performance profiles of a table, a panel for each mode; None if there is nothing to compare."""
+    modes = list(dict.fromkeys(a.mode for a in table.aggregates))
+    if not modes:
+        return None
+    methods = {a.method: table.item.label(a.method) for a in table.aggregates}
+    thresholds = np.linspace(0, 1, 101)
+    title = f"{table.item.title}: performance profiles"
+    with style():
+        figure, axes = _grid(
+            1, len(modes), title, table.about_runs + table.about_media, [*methods.values()], scale=1.4
+        )
+        for axis, mode in zip(axes, modes, strict=True):
+            scores = table.scores(mode)
+            tasks = statistics.common_tasks(scores)
+            for method, by_task in scores.items():
+                arrays = [np.array(by_task[task]) for task in tasks]
+                rng = np.random.default_rng(BOOTSTRAP_SEED)
+                profile = statistics.performance_profile(arrays, thresholds, rng=rng)
+                colour, dashes = LOOKS[method]
+                axis.plot(
+                    thresholds, profile.fraction, color=colour, linestyle=dashes, drawstyle="steps-post"
+                )
+                if profile.low is not None and profile.high is not None:
+                    axis.fill_between(
+                        thresholds,
+                        profile.low,
+                        profile.high,
+                        color=colour,
+                        alpha=0.12,
+                        linewidth=0,
+                        step="post",
+                    )
+            axis.set(title=mode, xlabel=f"return / {table.item.scale:,.0f} (τ)", xlim=(0, 1), ylim=(0, 1.02))
+        axes[0].set_ylabel("fraction of runs above τ")
+        _legend(figure, methods, title)
+    return figure
+
+
+def figure_files(figure: Figure) -> dict[str, bytes]:
+    """The figure as ``png`` and ``svg``, the same bytes for the same figure."""
+    files = {}
+    with style():
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=200, metadata=metadata, facecolor="white")
+            files[kind] = buffer.getvalue()
+    return files
+
+
+def _draw(axis: Axes, curve: Curve) -> None:
+    colour, dashes = LOOKS[curve.method]
+    marker = "o" if len(curve.decisions) == 1 else None
+    axis.plot(curve.decisions, curve.mean, color=colour, linestyle=dashes, marker=marker, markersize=4)
+    if len(curve.seeds) > 1:
+        low, high = curve.mean - curve.std, curve.mean + curve.std
+        axis.fill_between(curve.decisions, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _grid(
+    rows: int, columns: int, title: str, notes: Sequence[str], labels: Sequence[str], *, scale: float = 1.0
+) -> tuple[Figure, list[Axes]]:
+    """Panels with room above for title and legend and below for the notes."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    width = max(PANEL_WIDTH * scale * columns + 0.6, 5.2)
+    wrapped = textwrap.wrap("; ".join(notes), int(width * 20)) if notes else []
+    below = 0.115 * len(wrapped) + (0.12 if wrapped else 0)
+    above = 0.3 * bool(title) + 0.17 * _legend_rows(labels, width) + 0.08
+    height = PANEL_HEIGHT * scale * rows + above + below + 0.25
+    room = ConstrainedLayoutEngine(rect=(0, below / height, 1, 1 - (above + below) / height))
+    figure = Figure(figsize=(width, height), layout=room)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=False)
+    if title:
+        figure.text(0.5, 1 - 0.08 / height, title, ha="center", va="top", fontsize=10.5, fontweight="bold")
+    if wrapped:
+        figure.text(0.08 / width, 0.06 / height, "\n".join(wrapped), fontsize=6.5, color=FAINT, va="bottom")
+    return figure, list(axes.flat)
+
+
+def _legend(figure: Figure, methods: Mapping[str, str], title: str) -> None:
+    from matplotlib.lines import Line2D
+
+    width, height = figure.get_size_inches()
+    lines = [
+        Line2D([], [], color=LOOKS[m][0], linestyle=LOOKS[m][1], label=label) for m, label in methods.items()
+    ]
+    columns = -(-len(lines) // _legend_rows([*methods.values()], width))
+    figure.legend(
+        handles=lines,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1 - (0.3 if title else 0.05) / height),
+        ncols=columns,
+        borderaxespad=0,
+        handlelength=2.6,
+        columnspacing=1.4,
+    )
+
+
+def _legend_rows(labels: Sequence[str], width: float) -> int:
+    inches = sum(0.075 * len(label) + 0.62 for label in labels)
+    return max(1, -(-int(inches * 100) // int(width * 100)))
+
+
+def _thousands(value: float, _: float) -> str:
+    """500,000 as 500k"""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"

@@ -1,0 +1,163 @@
+"""A table of the paper from runs: its numbers, the statistics over tasks, and what must be said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from softaug.results import statistics
+from softaug.results.reproduce.collect import (
+    Cell,
+    Selection,
+    choose_media,
+    count,
+    describe_fewer,
+    describe_runs,
+    make_cell,
+)
+from softaug.results.reproduce.grids import Column, Panel, Row, TableItem
+
+MISSING = "–"
+BOOTSTRAP_SEED = 0
+REFERENCE = "soda_overlay"
+"""the method whose probability of improvement over each other one is given"""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One mode over all tasks that every method has, scores divided by the highest return."""
+
+    mode: str
+    method: str
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    """per task"""
+    iqm: statistics.Estimate
+    optimality_gap: statistics.Estimate
+    improvement: statistics.Estimate | None
+    """how likely a seed of `REFERENCE` beats one of this method; None for itself"""
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """Everything a table's files are written from."""
+
+    item: TableItem
+    selection: Selection
+    cells: dict[tuple[str, str, str], Cell | None]
+    """(mode, task, method) -> its number"""
+    aggregates: tuple[Aggregate, ...]
+    about_runs: tuple[str, ...]
+    about_numbers: tuple[str, ...]
+    about_media: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Every sentence that belongs below the table."""
+        return self.about_runs + self.about_numbers + self.about_media
+
+    def at(self, row: Row, column: Column) -> tuple[str, str, str]:
+        return (row.mode or column.mode or "train", row.task, column.method)
+
+    def best(self, panel: Panel, row: Row, group: str) -> set[str]:
+        """The methods with the highest mean in a row of a group; none if nothing is there to compare with."""
+        means = {
+            column.method: round(cell.mean, self.item.digits)
+            for column in panel.columns
+            if column.group == group and (cell := self.cells[self.at(row, column)]) is not None
+        }
+        return {m for m, mean in means.items() if mean == max(means.values())} if len(means) > 1 else set()
+
+    def scores(self, mode: str) -> dict[str, dict[str, Sequence[float]]]:
+        """method -> task -> normalised score of each seed, of what there is."""
+        table: dict[str, dict[str, Sequence[float]]] = {}
+        for (cell_mode, task, method), cell in self.cells.items():
+            if cell_mode == mode and cell is not None:
+                table.setdefault(method, {})[task] = [score / self.item.scale for score in cell.scores]
+        return table
+
+
+def make_table(
+    item: TableItem, selection: Selection, *, media: str | None = None, asked_seeds: int | None = None
+) -> TableResult:
+    """Collect the item's cells. media: the kind of test media to report; None: in each mode the most common."""
+    modes = list(dict.fromkeys(mode for mode, _, _ in item.cells))
+    kinds = {mode: choose_media(selection.runs, mode) for mode in modes}
+    chosen = {mode: media or (kinds[mode][0] if kinds[mode] else None) for mode in modes}
+    cells = {key: make_cell(selection, *key, media=chosen[key[0]]) for key in item.cells}
+    present = [cell for cell in cells.values() if cell is not None]
+    have = {key: 0 if cell is None else len(cell.seeds) for key, cell in cells.items()}
+    table = TableResult(
+        item,
+        selection,
+        cells,
+        aggregates=(),
+        about_runs=(
+            *([item.remark] if item.remark else []),
+            *describe_runs(selection, asked_seeds=asked_seeds),
+        ),
+        about_numbers=(*_number_notes(present), *_missing_notes(cells)),
+        about_media=(*_media_notes(chosen, kinds, cells), *describe_fewer(selection, have, chosen)),
+    )
+    return replace(table, aggregates=tuple(a for mode in modes for a in _aggregates(table, mode)))
+
+
+def _aggregates(table: TableResult, mode: str) -> Iterator[Aggregate]:
+    scores = table.scores(mode)
+    tasks = statistics.common_tasks(scores)
+    if not tasks:
+        return
+    arrays = {m: [np.array(by_task[t]) for t in tasks] for m, by_task in scores.items()}
+    for method, own in arrays.items():
+        rng = np.random.default_rng(BOOTSTRAP_SEED)
+        better = None
+        if REFERENCE in arrays and method != REFERENCE:
+            better = statistics.probability_of_improvement(arrays[REFERENCE], own, rng=rng)
+        yield Aggregate(
+            mode,
+            method,
+            tuple(tasks),
+            tuple(map(len, own)),
+            statistics.estimate(own, rng=rng),
+            statistics.estimate(own, statistics.optimality_gap, rng=rng),
+            better,
+        )
+
+
+def _number_notes(cells: Sequence[Cell]) -> Iterator[str]:
+    if cells:
+        episodes = count((number for cell in cells for number in cell.episodes), "episode")
+        yield (
+            f"mean ± standard deviation over seeds (population: ddof {statistics.DDOF}); each seed's number is its mean "
+            f"return over {episodes}"
+        )
+        yield "paper: mean ± standard deviation over its 5 seeds"
+
+
+def _media_notes(
+    chosen: dict[str, str | None],
+    kinds: dict[str, list[str]],
+    cells: dict[tuple[str, str, str], Cell | None],
+) -> Iterator[str]:
+    parts = []
+    for mode, kind in chosen.items():
+        if kind is not None and mode != "train":
+            others = [other for other in kinds[mode] if other != kind]
+            also = f" (also there: {', '.join(others)}; see --media)" if others else ""
+            parts.append(f"{mode} {kind}{also}")
+    if parts:
+        yield "test media: " + ", ".join(parts)
+    reasons: dict[str, set[str]] = {}
+    for (mode, _, method), cell in cells.items():
+        for note in cell.notes if cell is not None else ():
+            reasons.setdefault(note, set()).add(f"{method} in {mode}")
+    present = {f"{method} in {mode}" for (mode, _, method), cell in cells.items() if cell is not None}
+    for note, where in sorted(reasons.items()):
+        yield note if where == present else f"{note} ({', '.join(sorted(where))})"
+
+
+def _missing_notes(cells: dict[tuple[str, str, str], Cell | None]) -> Iterator[str]:
+    if missing := sum(cell is None for cell in cells.values()):
+        yield f"{MISSING}: {missing} of {len(cells)} numbers are missing"
