@@ -360,7 +360,7 @@ def _check(config: Config) -> None:
         "prefetch": ("auto", "on", "off"),
     }  # fmt: skip
     if config.preset not in PRESETS and not LABEL.fullmatch(config.preset):
-        raise UserError(f"unknown preset {config.preset!r}; choose one of {', '.join(PRESETS)}")
+        raise unknown("preset", config.preset, PRESETS)
     for name, valid in choices.items():
         if getattr(config, name) not in valid:
             raise unknown(name, getattr(config, name), valid)

@@ -13,12 +13,12 @@ class UserError(Exception):
     """
 
 
-def unknown(kind: str, name: object, choices: Iterable[str]) -> UserError:
-    """The error for a name that is none of `choices`: the nearest one first, then all."""
+def unknown(kind: str, name: object, choices: Iterable[str], *, others: str = "") -> UserError:
+    """The error for a name that is none of `choices`: the nearest one first, then all. others: what else may be given."""
     known = list(choices)
     guess = did_you_mean(name, known)
     listed = f"{'Choose' if guess else 'choose'} one of {', '.join(known)}" if known else "there is none"
-    return UserError(f"unknown {kind} {name!r}; {guess}{listed}")
+    return UserError(f"unknown {kind} {name!r}; {guess}{listed}{others}")
 
 
 def did_you_mean(name: object, choices: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -81,9 +81,7 @@ def get_preset(name: str) -> Preset:
         return Preset(name, name, {})
     if name.endswith(".json") or Path(name).is_file():
         return read_preset(Path(name))
-    raise UserError(
-        f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}, or give a preset file (.json)"
-    )
+    raise unknown("preset", name, PRESETS, others=", or give a preset file (.json)")
 
 
 def read_preset(path: Path) -> Preset:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from corpus import SIZE, dot_env
-from mutate import STRANGE, mutate_bytes, mutate_json, mutate_words
+from mutate import mutate_bytes, mutate_json, mutate_words, strange
 
 from softaug import cli
 from softaug.config import Config, make_config, read_config
@@ -120,7 +120,7 @@ class Cases:
         """Strange values in fields of the config, from Python and from a file."""
         values = read_config(self.corpus / "run" / "config.json").to_json()
         fields: dict[str, Any] = {
-            rng.choice(list(values)): rng.choice(STRANGE) for _ in range(rng.choice((1, 2, 3)))
+            rng.choice(list(values)): strange(rng) for _ in range(rng.choice((1, 2, 3)))
         }
         Config.from_json({**values, **fields})
         if all(isinstance(value, type(values[name])) for name, value in fields.items()):

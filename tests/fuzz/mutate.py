@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -57,7 +58,7 @@ def mutate_json(rng: random.Random, text: str) -> bytes:
         key = rng.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
         kind = rng.randrange(6)
         if kind <= 2:
-            parent[key] = rng.choice(STRANGE)
+            parent[key] = strange(rng)
         elif kind == 3:
             del parent[key]
         elif kind == 4 and isinstance(parent, dict):
@@ -88,6 +89,11 @@ def mutate_words(rng: random.Random, words: list[str]) -> list[str]:
             swapped = words[at][cut + 1] + words[at][cut]
             words[at] = words[at][:cut] + swapped + words[at][cut + 2 :]
     return words
+
+
+def strange(rng: random.Random) -> Any:
+    """A value that hardly fits anywhere, of its own: later mutations may change it."""
+    return copy.deepcopy(rng.choice(STRANGE))
 
 
 def _walk(value: Any) -> list[Any]:

@@ -64,6 +64,10 @@ def unpack(archive: Path, target: Path, progress: Callable[[int], None] | None =
 
 def safe_path(name: str, archive: Path) -> PurePosixPath:
     """The relative path of an entry, or a `UserError` when it would leave the folder."""
+    if not name:
+        raise UserError(
+            f"the archive {archive} is damaged (an entry has no name); delete it and download it again."
+        )
     path = PurePosixPath(name.replace("\\", "/"))
     if (
         path.is_absolute()
