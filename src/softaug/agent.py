@@ -7,6 +7,7 @@ is one iteration of the paper's Algorithm 1; what a method does differently is v
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from softaug.networks import (
     ConvStack,
     Critic,
     Encoder,
+    FrameStack,
     Projection,
     channels_last,
     feature_shape,
@@ -123,13 +125,15 @@ class Agent:
                 prepared = self.beside.start(self._prepare_auxiliary, replay, seen)
             # After this update's last draw from the replay; functions started run one after the other.
             ahead = self.beside.start(self._gather_ahead, replay)
-            metrics = self.sac.update_critic(view, batch.action, target, strong_view)
+            # Encoded once for critic and actor, as in DrQ-v2: the actor then sees the encoder of before its step.
+            features = self.sac.encoder(view) if self.sac.share_features else None
+            metrics = self.sac.update_critic(view, batch.action, target, strong_view, features)
             metrics["batch_reward"] = batch.reward.mean()
             if self.updates % self.target_every == 0:
                 self.sac.update_target()
             actor_metrics = None
             if self.updates % self.actor_every == 0:
-                actor_metrics = self.beside.start(self.sac.update_actor, view, self.generator)
+                actor_metrics = self.beside.start(self.sac.update_actor, view, self.generator, features)
             if auxiliary_is_due:
                 metrics["aux_loss"] = self._auxiliary_gradients(prepared.result())
             if actor_metrics is not None:
@@ -277,6 +281,7 @@ def make_agent(
             alpha_lr=config.alpha_lr,
             critic_tau=config.critic_tau,
             encoder_tau=config.encoder_tau,
+            share_features=config.share_features,
         )
         weak: Augment = RandomCrop(config.crop_size) if row.weak == "crop" else RandomShift()
         strong = _make_strong(config, images)
@@ -332,16 +337,36 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
     shared = len(config.filters)
     if config.row.auxiliary == "inverse_dynamics":
         shared -= config.pad_own_layers
-    trunk = ConvStack(in_channels, config.filters[:shared], config.strides[:shared], pixels=True)
+    trunk, channels = make_trunk(config, in_channels, shared)
     if shared == len(config.filters):
         encoder = auxiliary_encoder = Encoder(trunk)
     else:
-        own = (config.filters[shared - 1], config.filters[shared:], config.strides[shared:])
-        encoder = Encoder(trunk, ConvStack(*own, pixels=False))
-        auxiliary_encoder = Encoder(trunk, ConvStack(*own, pixels=False))
+        # What a frame's layers end with are differences of features already past their ReLU.
+        own = partial(
+            ConvStack,
+            channels,
+            config.filters[shared:],
+            config.strides[shared:],
+            pixels=False,
+            relu_first=config.frame_layers != shared,
+        )
+        encoder, auxiliary_encoder = Encoder(trunk, own()), Encoder(trunk, own())
         initialise(auxiliary_encoder, config.conv_init)
     initialise(encoder, config.conv_init)
     return encoder, auxiliary_encoder
+
+
+def make_trunk(config: Config, in_channels: int, layers: int) -> tuple[ConvStack | FrameStack, int]:
+    """The first `layers` convolutions, and the channels they end with."""
+    filters, strides, alone = config.filters[:layers], config.strides[:layers], config.frame_layers
+    if not alone:
+        return ConvStack(in_channels, filters, strides, pixels=True), filters[-1]
+    frame = ConvStack(3, filters[:alone], strides[:alone], pixels=True)
+    frames = in_channels // 3
+    joint = ConvStack(
+        frames * filters[alone - 1], filters[alone:], strides[alone:], pixels=False, relu_first=False
+    )
+    return FrameStack(frames, frame, joint), filters[-1] if alone < layers else frames * filters[-1]
 
 
 def make_inverse_dynamics(
