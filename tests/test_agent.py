@@ -78,18 +78,20 @@ def test_acting_does_not_change_what_updates_draw():
 
 
 @every_method
-@pytest.mark.parametrize("updates", [0, 3])
-def test_a_restored_agent_goes_on_bit_for_bit(method, updates, tmp_path):
+@pytest.mark.parametrize(
+    ("updates", "options"), [(0, {}), (3, {}), (3, {"share_features": True, "frame_layers": 1})]
+)
+def test_a_restored_agent_goes_on_bit_for_bit(method, updates, options, tmp_path):
     """Through real files, into an agent that has meanwhile gone elsewhere (another seed, other updates)."""
-    config, replay = tiny_method(method), replay_for(method)
-    agent = tiny_agent(method)
+    config, replay = tiny_method(method, **options), replay_for(method)
+    agent = tiny_agent(method, **options)
     for _ in range(updates):
         agent.update(replay)
     agent.act(observation(config))
     save_tree(tmp_path / "checkpoint", agent.state())
     expected = [agent.update(replay) for _ in range(4)], agent.act(observation(config)), agent.random_action()
 
-    other = tiny_agent(method, seed=99)
+    other = tiny_agent(method, seed=99, **options)
     for _ in range(5):
         other.update(replay)
     other.load_state(load_tree(tmp_path / "checkpoint"))

@@ -126,6 +126,13 @@ def test_an_unknown_field_lists_the_valid_ones():
         make_config(batchsize=3)
 
 
+@pytest.mark.parametrize(("method", "layers", "most"), [("sac", 3, 2), ("sac", -1, 2), ("pad", 3, 2)])
+def test_some_layer_must_see_the_frames_together(method: str, layers: int, most: int):
+    with pytest.raises(UserError, match=f"frame_layers must lie between 0 and {most}, not {layers}"):
+        make_config(method=method, preset="small", frame_layers=layers)
+    assert make_config(method=method, preset="small", frame_layers=most).frame_layers == most
+
+
 def test_every_field_has_a_flag_with_help():
     parser = argparse.ArgumentParser()
     add_config_arguments(parser)

@@ -28,8 +28,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 EXAMPLE = Path(__file__).parent.parent / "examples" / "run_exported_policy.py"
 
 
-def save_run(directory: Path, method: str = "sac") -> Path:
-    config = tiny_config(method=method)
+def save_run(directory: Path, method: str = "sac", **options: Any) -> Path:
+    config = tiny_config(method=method, **options)
     directory.mkdir()
     write_config(config, directory / "config.json")
     weights = make_agent(config, (6, SIZE, SIZE), 2).policy_weights()
@@ -37,10 +37,11 @@ def save_run(directory: Path, method: str = "sac") -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=["sac", "pad"])
+@pytest.fixture(scope="module", params=[("sac", 0), ("sac", 1), ("pad", 0)])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """A run and its ONNX file."""
-    run = load_run(save_run(tmp_path_factory.mktemp("export") / "run", request.param))
+    """A run and its ONNX file; one policy sees each frame alone first."""
+    method, layers = request.param
+    run = load_run(save_run(tmp_path_factory.mktemp("export") / "run", method, frame_layers=layers))
     path = run.path / "policy.onnx"
     difference, _ = export_policy(run, path, "onnx", encounter(8))
     assert difference < 1e-5

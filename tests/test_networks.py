@@ -11,9 +11,18 @@ from tiny import pixels, snapshot, tiny_method
 from torch import Tensor, nn
 
 from softaug.config import make_config
-from softaug.learning.agent import make_agent, make_encoders
+from softaug.learning.agent import make_agent
 from softaug.learning.auxiliary.soda import SodaTask
-from softaug.learning.networks import Actor, Critic, Encoder, ema_update, feature_shape, initialise
+from softaug.learning.building import make_encoders
+from softaug.learning.networks import (
+    Actor,
+    Critic,
+    Encoder,
+    FrameStack,
+    ema_update,
+    feature_shape,
+    initialise,
+)
 
 
 def count(module: nn.Module) -> int:
@@ -27,6 +36,22 @@ def convolutions(encoder: Encoder) -> list[nn.Conv2d]:
 def naive_features(encoder: Encoder, obs: Tensor) -> Tensor:
     x = obs.float() / 255
     for i, conv in enumerate(convolutions(encoder)):
+        x = F.conv2d(F.relu(x) if i else x, conv.weight, conv.bias, stride=conv.stride)
+    return x
+
+
+def naive_motion_features(encoder: Encoder, obs: Tensor, layers: int) -> Tensor:
+    """Frame by frame through the first `layers` convolutions, then the newest and the differences through the rest."""
+    alone, together = convolutions(encoder)[:layers], convolutions(encoder)[layers:]
+    seen = []
+    for frame in obs.float().split(3, dim=1):
+        x = frame / 255
+        for conv in alone:
+            x = F.relu(F.conv2d(x, conv.weight, conv.bias, stride=conv.stride))
+        seen.append(x)
+    parts = [seen[-1]] + [seen[i] - seen[i - 1] for i in reversed(range(1, len(seen)))]
+    x = torch.cat(parts, dim=1)
+    for i, conv in enumerate(together):
         x = F.conv2d(F.relu(x) if i else x, conv.weight, conv.bias, stride=conv.stride)
     return x
 
@@ -102,6 +127,43 @@ def test_encoder_equals_plain_convolutions_in_values_and_gradients(method, dtype
         strict=True,
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["sac", "pad"])
+@pytest.mark.parametrize(("frames", "layers"), [(3, 1), (3, 2), (2, 2), (1, 1)])
+@pytest.mark.parametrize(("dtype", "batch"), [(torch.uint8, 3), (torch.float32, 70)])
+def test_frame_layers_equal_a_loop_over_frames(method, frames, layers, dtype, batch):
+    """Values and gradients, also where PAD's own layers begin right after the frames' (relu must not come twice)."""
+    config = tiny_method(
+        method, frame_stack=frames, frame_layers=layers, filters=(4, 5, 6), strides=(2, 1, 1)
+    )
+    encoders = make_encoders(config, 3 * frames)
+    obs = pixels(batch, 3 * frames, 12, 12, dtype=dtype)
+    for encoder in encoders:
+        for parameter in encoder.parameters():
+            nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
+        ours, naive = encoder(obs), naive_motion_features(encoder, obs, layers)
+        torch.testing.assert_close(ours, naive, rtol=1e-4, atol=1e-4)
+        weight = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1))
+        parameters = list(encoder.parameters())
+        for mine, theirs in zip(
+            torch.autograd.grad((ours * weight).sum(), parameters),
+            torch.autograd.grad((naive * weight).sum(), parameters),
+            strict=True,
+        ):
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_a_still_scene_shows_no_motion():
+    encoder, _ = make_encoders(tiny_method("sac", frame_stack=3, frame_layers=1), 9)
+    frame = pixels(2, 3, 12, 12)
+    seen = []
+    assert isinstance(encoder.trunk, FrameStack)
+    encoder.trunk.joint.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    encoder(frame.repeat(1, 3, 1, 1))
+    newest, *changes = seen[0].chunk(3, dim=1)
+    assert newest.abs().sum() > 0
+    assert all(not change.any() for change in changes)
 
 
 def test_initial_weights_are_delta_orthogonal_and_orthogonal():

@@ -138,6 +138,48 @@ def test_bellman_target_uses_the_online_policy_and_the_target_q_functions():
     torch.testing.assert_close(target[:, 0], torch.tensor(expected), rtol=1e-5, atol=1e-5)
 
 
+def test_shared_features_take_the_target_from_the_online_encoder():
+    sac = tiny_agent("sac", share_features=True).sac
+    for parameter in sac.target_critic.parameters():
+        parameter.data.add_(0.05 * torch.randn(parameter.shape, generator=generator(parameter.numel())))
+    for parameter in sac.target_encoder.parameters():
+        parameter.data.fill_(torch.nan)
+    next_view, reward, discount = view(), torch.randn(5, 1, generator=generator(1)), torch.full((5, 1), 0.97)
+    with torch.no_grad():
+        features = sac.encoder(next_view)
+        action, log_prob = sac.actor.sample(features, generator(2))
+        smaller = torch.minimum(*sac.target_critic(features, action))
+    target = sac.bellman_target(next_view, reward, discount, generator(2))
+    torch.testing.assert_close(target, reward + 0.97 * (smaller - 0.1 * log_prob))
+
+
+def test_shared_features_update_equals_a_naive_one():
+    """Critic on fresh features; then the actor on the same features, from before the step, with the stepped critic."""
+    agent = tiny_agent("sac", share_features=True)
+    naive, replay = tiny_agent("sac", share_features=True), replay_for("sac")
+    agent.update(replay)
+    sac, draws = naive.sac, naive.generator
+    batch = replay.sample(naive.batch_size, naive.replay_rng)
+    seen, next_seen = naive.weak(batch.obs, draws), naive.weak(batch.next_obs, draws)
+    target = sac.bellman_target(next_seen, batch.reward, batch.discount, draws)
+    with torch.no_grad():
+        features = sac.encoder(seen)
+    q1, q2 = sac.critic(sac.encoder(seen), batch.action)
+    sac.optimisers["critic"].zero_grad()
+    (F.mse_loss(q1, target) + F.mse_loss(q2, target)).backward()
+    sac.optimisers["critic"].step()
+    sac.update_target()
+    action, log_prob = sac.actor.sample(features, draws)
+    loss = (sac.alpha * log_prob - torch.minimum(*sac.critic(features, action))).mean()
+    sac.optimisers["actor"].zero_grad()
+    loss.backward()
+    sac.optimisers["actor"].step()
+    for part in ("encoder", "actor", "critic", "target_critic"):
+        ours, theirs = snapshot(getattr(agent.sac, part)), snapshot(getattr(sac, part))
+        for name in ours:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-6)
+
+
 def test_critic_loss_is_the_sum_of_both_mean_squared_errors():
     sac, target = tiny_sac(), torch.randn(5, 1, generator=generator(1))
     with torch.no_grad():
@@ -222,7 +264,9 @@ def test_strong_views_reach_exactly_what_the_row_says(method, monkeypatch):
     if agent.auxiliary is not None:
         agent.auxiliary.augment = poison
     actor_views = []
-    monkeypatch.setattr(agent.sac, "update_actor", lambda view, generator: actor_views.append(view) or {})
+    monkeypatch.setattr(
+        agent.sac, "update_actor", lambda view, generator, *features: actor_views.append(view) or {}
+    )
     metrics = agent.update(replay_for(method))
     in_rl = "rl" in row.strong_in
     assert bool(metrics["target_q"].isnan()) == in_rl

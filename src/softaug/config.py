@@ -86,6 +86,18 @@ class Config:
         "first convolution weights: delta_orthogonal (the paper's: only the centre tap) or orthogonal (all taps)",
         later=True,
     )
+    frame_layers: int = option(
+        0,
+        "the encoder's first layers that see each frame alone; the next sees the newest frame's features and the "
+        "differences of successive ones (0: all layers see the whole stack)",
+        later=True,
+    )
+    share_features: bool = option(
+        False,
+        "encode each observation once, as DrQ-v2 does: the actor learns on the critic's features, and the target Q "
+        "functions on the online encoder's",
+        later=True,
+    )
     pad_own_layers: int = option(3, "PAD: the last layers that RL and the auxiliary task do not share")
     projection_dim: int = option(100, "size of every projection (K)")
     hidden_dim: int = option(1024, "width of the actor's and critic's MLPs")
@@ -398,6 +410,14 @@ def _check(config: Config) -> None:
     if config.row.auxiliary == "inverse_dynamics" and not 0 < config.pad_own_layers < len(config.filters):
         raise UserError(
             f"pad_own_layers must lie between 1 and {len(config.filters) - 1} for {len(config.filters)} layers"
+        )
+    together = len(config.filters) - 1
+    if config.row.auxiliary == "inverse_dynamics":
+        together = len(config.filters) - config.pad_own_layers
+    if not 0 <= config.frame_layers <= together:
+        raise UserError(
+            f"frame_layers must lie between 0 and {together}, not {config.frame_layers}: a later layer of the "
+            f"{len(config.filters)} has to see the frames together"
         )
     if config.random_decisions < config.batch_size // 4 + config.n_step:
         raise UserError(

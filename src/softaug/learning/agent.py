@@ -121,13 +121,15 @@ class Agent:
                 prepared = self.beside.start(self._prepare_auxiliary, replay, seen)
             # After this update's last draw from the replay; functions started run one after the other.
             ahead = self.beside.start(self._gather_ahead, replay)
-            metrics = self.sac.update_critic(view, batch.action, target, strong_view)
+            # Encoded once for critic and actor, as in DrQ-v2: the actor then sees the encoder of before its step.
+            features = self.sac.encoder(view) if self.sac.share_features else None
+            metrics = self.sac.update_critic(view, batch.action, target, strong_view, features)
             metrics["batch_reward"] = batch.reward.mean()
             if self.updates % self.target_every == 0:
                 self.sac.update_target()
             actor_metrics = None
             if self.updates % self.actor_every == 0:
-                actor_metrics = self.beside.start(self.sac.update_actor, view, self.generator)
+                actor_metrics = self.beside.start(self.sac.update_actor, view, self.generator, features)
             if auxiliary_is_due:
                 metrics["aux_loss"] = self._auxiliary_gradients(prepared.result())
             if actor_metrics is not None:
@@ -275,6 +277,7 @@ def make_agent(
             alpha_lr=config.alpha_lr,
             critic_tau=config.critic_tau,
             encoder_tau=config.encoder_tau,
+            share_features=config.share_features,
         )
         weak: Augment = RandomCrop(config.crop_size) if row.weak == "crop" else RandomShift()
         strong = _make_strong(config, images)

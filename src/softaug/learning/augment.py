@@ -36,12 +36,28 @@ def window(obs: Tensor, top: Tensor, left: Tensor, size: int | tuple[int, int]) 
     """
     batch, channels, height, width = obs.shape
     tall, wide = (size, size) if isinstance(size, int) else size
+    if obs.device.type == "cpu" and _inside(top, height - tall) and _inside(left, width - wide):
+        return _slices(obs, top, left, tall, wide)
     rows = (top[:, None] + torch.arange(tall, device=obs.device)).clamp_(0, height - 1)
     columns = (left[:, None] + torch.arange(wide, device=obs.device)).clamp_(0, width - 1)
     sample = torch.arange(batch, device=obs.device)
     pixel = (sample[:, None, None] * height + rows[:, :, None]) * width + columns[:, None, :]
     pixels = obs.permute(0, 2, 3, 1).reshape(-1, channels)  # a view of channels_last memory
     return pixels.index_select(0, pixel.flatten()).view(batch, tall, wide, channels).permute(0, 3, 1, 2)
+
+
+def _inside(offsets: Tensor, largest: int) -> bool:
+    return bool((offsets >= 0).all()) and bool((offsets <= largest).all())
+
+
+def _slices(obs: Tensor, top: Tensor, left: Tensor, tall: int, wide: int) -> Tensor:
+    """`window` where nothing lies beyond the edge: whole rows of a window are copied, several times faster on a CPU."""
+    batch, channels, height, width = obs.shape
+    rows = obs.permute(0, 2, 3, 1).reshape(batch, height, width * channels).numpy()
+    out = np.empty((batch, tall, wide * channels), rows.dtype)
+    for i, (y, x) in enumerate(zip(top.tolist(), left.tolist(), strict=True)):
+        out[i] = rows[i, y : y + tall, x * channels : (x + wide) * channels]
+    return torch.from_numpy(out).view(batch, tall, wide, channels).permute(0, 3, 1, 2)
 
 
 def center_crop(obs: Tensor, size: int) -> Tensor:
@@ -127,8 +143,8 @@ class RandomOverlay:
         epsilon = torch.empty(batch, height, width, channels, dtype=torch.uint8, device=obs.device)
         for channel in range(channels):  # byte by byte: twice as fast as repeating three at a time
             epsilon[..., channel] = images[..., channel % 3]
-        mixed = torch.lerp(obs.permute(0, 2, 3, 1).to(torch.float32), epsilon.to(torch.float32), self.alpha)
-        return mixed.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+        pixels = obs.permute(0, 2, 3, 1).to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        return pixels.lerp_(epsilon.to(torch.float32), self.alpha).permute(0, 3, 1, 2)
 
     def fetch_ahead(self, views: Callable[[torch.Generator], Tensor], generator: torch.Generator) -> None:
         """Start to sample the images of the next call, if it is made with the generator as `views` leaves it.

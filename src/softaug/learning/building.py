@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
-from softaug.learning.networks import ConvStack, Encoder, Projection, initialise
+from softaug.learning.networks import ConvStack, Encoder, FrameStack, Projection, initialise
 
 
 def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
@@ -15,16 +17,36 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
     shared = len(config.filters)
     if config.row.auxiliary == "inverse_dynamics":
         shared -= config.pad_own_layers
-    trunk = ConvStack(in_channels, config.filters[:shared], config.strides[:shared], pixels=True)
+    trunk, channels = make_trunk(config, in_channels, shared)
     if shared == len(config.filters):
         encoder = auxiliary_encoder = Encoder(trunk)
     else:
-        own = (config.filters[shared - 1], config.filters[shared:], config.strides[shared:])
-        encoder = Encoder(trunk, ConvStack(*own, pixels=False))
-        auxiliary_encoder = Encoder(trunk, ConvStack(*own, pixels=False))
+        # What a frame's layers end with are differences of features already past their ReLU.
+        own = partial(
+            ConvStack,
+            channels,
+            config.filters[shared:],
+            config.strides[shared:],
+            pixels=False,
+            relu_first=config.frame_layers != shared,
+        )
+        encoder, auxiliary_encoder = Encoder(trunk, own()), Encoder(trunk, own())
         initialise(auxiliary_encoder, config.conv_init)
     initialise(encoder, config.conv_init)
     return encoder, auxiliary_encoder
+
+
+def make_trunk(config: Config, in_channels: int, layers: int) -> tuple[ConvStack | FrameStack, int]:
+    """The first `layers` convolutions, and the channels they end with."""
+    filters, strides, alone = config.filters[:layers], config.strides[:layers], config.frame_layers
+    if not alone:
+        return ConvStack(in_channels, filters, strides, pixels=True), filters[-1]
+    frame = ConvStack(3, filters[:alone], strides[:alone], pixels=True)
+    frames = in_channels // 3
+    joint = ConvStack(
+        frames * filters[alone - 1], filters[alone:], strides[alone:], pixels=False, relu_first=False
+    )
+    return FrameStack(frames, frame, joint), filters[-1] if alone < layers else frames * filters[-1]
 
 
 def make_inverse_dynamics(

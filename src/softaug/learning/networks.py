@@ -25,12 +25,21 @@ ModuleType = TypeVar("ModuleType", bound=nn.Module)
 class ConvStack(nn.Module):
     """3x3 convolutions without padding, ReLU between them (none after the last).
 
-    `pixels` marks the stack that sees raw pixels 0..255 and takes them as 0..1; a later stack starts with ReLU.
+    `pixels` marks the stack that sees raw pixels 0..255 and takes them as 0..1; a later stack starts with ReLU, unless
+    `relu_first` is False.
     """
 
-    def __init__(self, in_channels: int, filters: Sequence[int], strides: Sequence[int], *, pixels: bool):
+    def __init__(
+        self,
+        in_channels: int,
+        filters: Sequence[int],
+        strides: Sequence[int],
+        *,
+        pixels: bool,
+        relu_first: bool = True,
+    ):
         super().__init__()
-        self.pixels = pixels
+        self.pixels, self.relu_first = pixels, relu_first
         channels = [in_channels, *filters]
         self.convs = nn.Sequential(
             *(nn.Conv2d(channels[i], channels[i + 1], 3, stride=stride) for i, stride in enumerate(strides))
@@ -42,10 +51,42 @@ class ConvStack(nn.Module):
             if i == 0 and self.pixels:
                 # Dividing the few weights by 255 instead of the many pixels saves a pass over the batch.
                 x = F.conv2d(x.to(conv.weight.dtype), conv.weight / 255, conv.bias, conv.stride)
+            elif i == 0 and not self.relu_first:
+                x = conv(x)
             else:
                 # In place where x is our own convolution's output, which nothing else needs.
                 x = conv(F.relu(x, inplace=i > 0))
         return x
+
+
+class FrameStack(nn.Module):
+    """A trunk whose first layers see each frame alone; the next one sees how their features change.
+
+    frames: k. `frame` makes f_i = ReLU(convolutions) of each frame i; `joint` sees the newest frame's features and the
+    differences of successive ones, [f_k, f_k - f_{k-1}, ..., f_2 - f_1], so that motion need not be learned first.
+    """
+
+    def __init__(self, frames: int, frame: ConvStack, joint: ConvStack):
+        super().__init__()
+        self.frames, self.frame, self.joint = frames, frame, joint
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        each = F.relu(self.frame(split_frames(pixels, self.frames)), inplace=True)
+        return self.joint(differences(each, self.frames))
+
+
+def split_frames(stacks: Tensor, frames: int) -> Tensor:
+    """(B, 3k, H, W) -> (B k, 3, H, W), the k frames of a stack next to each other; in channels_last memory."""
+    pixels = stacks.permute(0, 2, 3, 1).unflatten(3, (frames, 3))
+    return pixels.permute(0, 3, 1, 2, 4).contiguous().flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def differences(features: Tensor, frames: int) -> Tensor:
+    """(B k, C, H, W) -> (B, k C, H, W): the newest frame's features, then each frame's minus those of the one before,
+    newest first."""
+    each = features.unflatten(0, (-1, frames))
+    changes = [each[:, i] - each[:, i - 1] for i in range(frames - 1, 0, -1)]
+    return torch.cat([each[:, -1], *changes], dim=1)
 
 
 class Encoder(nn.Module):
@@ -54,7 +95,7 @@ class Encoder(nn.Module):
     `head` is None but for PAD, whose two tasks share the `trunk` and own the last layers.
     """
 
-    def __init__(self, trunk: ConvStack, head: ConvStack | None = None):
+    def __init__(self, trunk: ConvStack | FrameStack, head: ConvStack | None = None):
         super().__init__()
         self.trunk = trunk
         self.head = head

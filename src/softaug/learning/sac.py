@@ -37,8 +37,10 @@ class SAC(nn.Module):
         alpha_lr: float,
         critic_tau: float,
         encoder_tau: float,
+        share_features: bool = False,
     ):
         super().__init__()
+        self.share_features = share_features
         self.encoder, self.actor, self.critic = encoder, actor, critic
         self.target_encoder = copy.deepcopy(encoder).requires_grad_(False)
         self.target_critic = copy.deepcopy(critic).requires_grad_(False)
@@ -62,8 +64,10 @@ class SAC(nn.Module):
         self, next_view: Tensor, reward: Tensor, discount: Tensor, generator: torch.Generator
     ) -> Tensor:
         """r + gamma (min_i Q_i'(s', a') - alpha log pi(a' | s')), a' ~ pi: (B, 1)."""
-        next_action, log_prob = self.actor.sample(self.encoder(next_view), generator)
-        q1, q2 = self.target_critic(self.target_encoder(next_view), next_action)
+        features = self.encoder(next_view)
+        next_action, log_prob = self.actor.sample(features, generator)
+        target_features = features if self.share_features else self.target_encoder(next_view)
+        q1, q2 = self.target_critic(target_features, next_action)
         return reward + discount * (torch.minimum(q1, q2) - self.alpha * log_prob)
 
     def critic_loss(
@@ -72,21 +76,32 @@ class SAC(nn.Module):
         action: Tensor,
         target: Tensor | Future[Tensor],
         strong_view: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         """Squared Bellman error of both Q functions; with a strong view, half of it on each view (SVEA).
 
-        The target is asked for after the forward passes: it may be in the making on another thread.
+        features: the encoder's of `view`, with their graph, if they are known already. The target may be a Future: it is
+        awaited after the forward passes.
         """
-        views = [view] if strong_view is None else [view, strong_view]
-        values = [self.critic(self.encoder(pixels), action) for pixels in views]
+        encoded = [self.encoder(view) if features is None else features]
+        if strong_view is not None:
+            encoded.append(self.encoder(strong_view))
+        values = [self.critic(each, action) for each in encoded]
         goal = finished(target)
         errors = [F.mse_loss(q1, goal) + F.mse_loss(q2, goal) for q1, q2 in values]
         return torch.stack(errors).mean()
 
-    def actor_losses(self, view: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses of policy and temperature, and the policy's mean entropy. The encoder receives no gradient."""
-        with torch.no_grad():
-            features = self.encoder(view)
+    def actor_losses(
+        self, view: Tensor, generator: torch.Generator, features: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses of policy and temperature, and the policy's mean entropy. The encoder receives no gradient.
+
+        features: of `view`, from the critic's update; None: the encoder is asked again.
+        """
+        if features is None:
+            with torch.no_grad():
+                features = self.encoder(view)
+        features = features.detach()
         action, log_prob = self.actor.sample(features, generator)
         q1, q2 = self.critic(features, action)
         actor_loss = (self.alpha * log_prob - torch.minimum(q1, q2)).mean()
@@ -100,15 +115,18 @@ class SAC(nn.Module):
         action: Tensor,
         target: Tensor | Future[Tensor],
         strong_view: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Metrics:
         """One step on the critic and the encoder."""
-        loss = self.critic_loss(view, action, target, strong_view)
+        loss = self.critic_loss(view, action, target, strong_view, features)
         optimiser_step(self.optimisers["critic"], loss)
         return {"critic_loss": loss.detach(), "target_q": finished(target).mean()}
 
-    def update_actor(self, view: Tensor, generator: torch.Generator) -> Metrics:
+    def update_actor(
+        self, view: Tensor, generator: torch.Generator, features: Tensor | None = None
+    ) -> Metrics:
         """One step on the actor and the temperature."""
-        actor_loss, alpha_loss, entropy = self.actor_losses(view, generator)
+        actor_loss, alpha_loss, entropy = self.actor_losses(view, generator, features)
         # Only the actor is stepped: the gradient its loss leaves in the critic must not be computed for weights.
         actor_parameters = list(self.actor.parameters())
         gradients = torch.autograd.grad(actor_loss, actor_parameters)
