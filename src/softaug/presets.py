@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from softaug.errors import UserError, unknown
+from softaug.files import read_object
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -86,16 +87,11 @@ def get_preset(name: str) -> Preset:
 
 def read_preset(path: Path) -> Preset:
     """Read what `preset_content` made: plain JSON, from which nothing is executed."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"the preset file {path} cannot be read ({error.strerror}); check its name") from None
-    except ValueError as error:
-        raise UserError(f"the preset file {path} is not valid JSON ({error}); write it again") from None
-    if not isinstance(content, dict) or content.get("softaug_preset") != PRESET_FORMAT:
+    content = read_object(path, "give a preset file, as `softaug tune` writes them")
+    if content.get("softaug_preset") != PRESET_FORMAT:
         raise UserError(f"{path} is no preset file of this version of softaug; `softaug tune` writes them")
     base, values = content.get("base"), content.get("values")
-    if base not in PRESETS or not isinstance(values, dict):
+    if not isinstance(base, str) or base not in PRESETS or not isinstance(values, dict):
         raise UserError(
             f"the preset file {path} needs a base ({' or '.join(PRESETS)}) and values; write it again"
         )

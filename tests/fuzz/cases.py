@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import SIZE, dot_env
+from corpus import REPLAY, SIZE, dot_env
 from mutate import mutate_bytes, mutate_json, mutate_words, strange
 
 from softaug import cli
 from softaug.config import Config, make_config, read_config
 from softaug.errors import UserError
+from softaug.learning.replay import Replay
+from softaug.presets import preset_content
 from softaug.storage import checkpoint
 
 OBS = np.random.default_rng(0).integers(0, 256, (6, SIZE, SIZE), dtype=np.uint8)
@@ -47,9 +49,13 @@ class Cases:
         self.corpus, self.work = corpus, work
         self.tree = flat(checkpoint.load_tree(corpus / "run" / "checkpoints" / "000000200"))
         self.actions = {which: load_policy(corpus / "run", which).act(OBS) for which in ("last", "best")}
+        self.batch = sample_all(
+            Path(shutil.copytree(corpus / "replay", work.with_name("healthy-replay"), dirs_exist_ok=True))
+        )
+        self.decoded, self.packed = pack_images(corpus / "images", corpus / "good.pack")
         self.kinds: list[tuple[int, Callable[[random.Random], str]]] = [
             (25, self.run_file), (15, self.policy), (10, self.tree_file), (10, self.config_values), (8, self.image),
-            (5, self.video), (6, self.colors), (12, self.archive), (20, self.arguments), (1, self.real_command),
+            (5, self.video), (5, self.replay), (3, self.pack), (3, self.preset), (6, self.colors), (12, self.archive), (20, self.arguments), (1, self.real_command),
         ]  # fmt: skip
 
     def play(self, seed: int, number: int) -> str:
@@ -127,6 +133,24 @@ class Cases:
             make_config(**{name: value for name, value in fields.items() if not isinstance(value, list)})
         return "accepted"
 
+    def replay(self, rng: random.Random) -> str:
+        """A damaged replay is never resumed from: what it gives is what it held, or it is refused."""
+        folder = self.copy("replay")
+        damage(rng, rng.choice(sorted(folder.glob("*.bin"))))
+        batch = sample_all(folder)
+        if any(not torch.equal(one, other) for one, other in zip(batch, self.batch, strict=True)):
+            raise Finding("a damaged replay was resumed from: its samples differ")
+        return "unharmed"
+
+    def preset(self, rng: random.Random) -> str:
+        file = self.work / "tuned.json"
+        text = preset_content(
+            "small", {"batch_size": 32, "actor_lr": 5e-4, "filters": [8, 8, 8]}, {"study": "x"}
+        )
+        file.write_bytes(mutate_json(rng, text) if rng.random() < 0.8 else mutate_bytes(rng, text.encode()))
+        make_config(preset=str(file))
+        return "accepted"
+
     # --- media -----------------------------------------------------------------------------------------------
 
     def image(self, rng: random.Random) -> str:
@@ -140,6 +164,23 @@ class Cases:
         if sample.shape != (4, 12, 10, 3):
             raise Finding(f"images of shape {sample.shape}")
         check_dataset("mine", images, everything=True)
+        return "used"
+
+    def pack(self, rng: random.Random) -> str:
+        """Packed images are as they were packed, or refused."""
+        from softaug.media.folder_images import FolderImages
+        from softaug.media.packed_images import pack_path
+
+        images, good = self.corpus / "images", self.corpus / "good.pack"
+        file = pack_path(images)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(mutate_bytes(rng, good.read_bytes()))
+        try:
+            sample = FolderImages(images).sample(4, 12, 10, np.random.default_rng(0))
+        finally:
+            file.unlink()
+        if not any(np.array_equal(sample, known) for known in (self.packed, self.decoded)):
+            raise Finding("a damaged pack was used: its images differ")
         return "used"
 
     def video(self, rng: random.Random) -> str:
@@ -237,6 +278,27 @@ class Cases:
 
     def copy(self, name: str) -> Path:
         return Path(shutil.copytree(self.corpus / name, self.work / name))
+
+
+def sample_all(folder: Path) -> list[torch.Tensor]:
+    """Resume from a replay's files, and sample more than it holds."""
+    replay = Replay(folder, **REPLAY)
+    tree = checkpoint.load_tree(folder / "state")["replay"]
+    replay.verify(tree)
+    replay.load_state(tree)
+    return list(replay.sample(200, np.random.default_rng(0), n_step=2))
+
+
+def pack_images(folder: Path, keep: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images of a folder, decoded and from a pack of it, which is moved to `keep`."""
+    from softaug.media.folder_images import FolderImages
+    from softaug.media.packed_images import build
+
+    decoded = FolderImages(folder).sample(4, 12, 10, np.random.default_rng(0))
+    path = build(folder, 3, 16)
+    packed = FolderImages(folder).sample(4, 12, 10, np.random.default_rng(0))
+    shutil.move(path, keep)
+    return decoded, packed
 
 
 def damage(rng: random.Random, file: Path) -> None:

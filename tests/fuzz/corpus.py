@@ -19,6 +19,7 @@ from softaug.config import Config
 from softaug.envs.modes import Mode
 from softaug.evaluation.recording import Recorder
 from softaug.learning.agent import make_agent
+from softaug.learning.replay import Replay
 from softaug.storage import checkpoint
 from softaug.tasks import domain_and_task
 
@@ -29,8 +30,15 @@ SETTINGS = {
 }  # fmt: skip
 
 
+REPLAY = {
+    "capacity": 60, "slack": 20, "episode_decisions": 10, "frame_shape": (SIZE, SIZE, 3), "frame_stack": 2, "action_dim": 2,
+    "discount": 0.99,
+}  # fmt: skip
+
+
 def make_corpus(folder: Path) -> None:
-    """Fill `folder` with run/, images/, videos/, colors/ and archives/."""
+    """Fill `folder` with run/, replay/, images/, videos/, colors/ and archives/."""
+    _make_replay(folder / "replay")
     _make_run(folder / "run")
     _make_media(folder)
     _make_archives(folder / "archives")
@@ -66,6 +74,19 @@ def _make_run(path: Path) -> None:
         "relative": 0.2}, "recognised": 0.5}}, "baseline": {}, "notes": ["a note"]})
     )  # fmt: skip
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(path / "diagnosis.png")
+
+
+def _make_replay(path: Path) -> None:
+    """A ring that has come round, and its state as a checkpoint has it."""
+    rng = np.random.default_rng(0)
+    replay = Replay(path, **REPLAY)
+    for _ in range(12):
+        replay.begin_episode(rng.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8))
+        for _ in range(10):
+            frame = rng.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+            replay.add(rng.uniform(-1, 1, 2).astype(np.float32), float(rng.random()), False, frame)
+    replay.flush()
+    checkpoint.save_tree(path / "state", {"replay": replay.state()})
 
 
 def _make_media(folder: Path) -> None:
