@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from fakes import FakeImages
 from tiny import pixels
 
+from softaug.errors import UserError
 from softaug.learning.augment import (
     RandomConv,
     RandomCrop,
@@ -196,3 +197,8 @@ def test_overlay_equals_the_papers_formula(alpha):
         stack = obs[:, 3 * frame : 3 * frame + 3].double()
         naive = (1 - alpha) * stack + alpha * epsilon.double()
         torch.testing.assert_close(out[:, 3 * frame : 3 * frame + 3].double(), naive, rtol=1e-5, atol=1e-3)
+
+
+def test_a_crop_larger_than_the_image_is_refused():
+    with pytest.raises(UserError, match="16 x 40 pixels are too small for a crop of 20"):
+        RandomCrop(20)(torch.zeros(2, 3, 16, 40), torch.Generator())

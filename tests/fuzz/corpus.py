@@ -49,7 +49,7 @@ def dot_env(
     mode: str = "train",
     seed: int = 0,
     *,
-    image_size: int = SIZE,
+    image_size: int = 100,
     frame_stack: int | None = None,
     **settings: object,
 ) -> DotEnv:

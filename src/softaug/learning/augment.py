@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from softaug.errors import UserError
+
 
 class Augment(Protocol):
     """Pixels ``(B, 3k, H, W)`` and a generator in, new pixels ``(B, 3k, H', W')`` out."""
@@ -74,6 +76,10 @@ class RandomCrop:
 
     def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         choices_y, choices_x = obs.shape[2] - self.size + 1, obs.shape[3] - self.size + 1
+        if min(choices_y, choices_x) < 1:
+            raise UserError(
+                f"images of {obs.shape[2]} x {obs.shape[3]} pixels are too small for a crop of {self.size}; use larger ones"
+            )
         return window(
             obs,
             draw_integers(choices_y, len(obs), generator),
