@@ -19,6 +19,9 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic ker
 torch.set_num_threads(1)
 # On the CPU this also fills fresh memory with NaN, so that a read before a write shows.
 torch.use_deterministic_algorithms(True)
+torch.backends.cudnn.allow_tf32 = (
+    False  # convolutions in full float32 on CUDA too, as comparisons with the CPU need
+)
 hypothesis.settings.register_profile("softaug", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.load_profile("softaug")
 

@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 import torch
 from fakes import FakeImages
-from tiny import ACTION_DIM, obs_shape, replay_for, same, snapshot, tiny_agent, tiny_method, tiny_replay
+from tiny import (
+    ACTION_DIM,
+    AFTER_UPDATES,
+    assert_same_on,
+    global_generators,
+    obs_shape,
+    replay_for,
+    same,
+    snapshot,
+    tiny_agent,
+    tiny_method,
+    tiny_replay,
+)
 from torch import Tensor
 
 from softaug.errors import UserError
@@ -31,20 +43,16 @@ def weights(agent: Agent) -> dict[str, Tensor]:
     return {f"{part}.{name}": t for part, module in parts.items() for name, t in snapshot(module).items()}
 
 
-def equal_metrics(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
 # --- determinism -----------------------------------------------------------------------------------------
 
 
 @every_method
-def test_two_seeded_agents_are_identical_bit_for_bit(method):
-    replay, agents = replay_for(method), [tiny_agent(method, seed=3) for _ in range(2)]
-    assert same(*(weights(agent) for agent in agents))
+def test_two_seeded_agents_are_identical_bit_for_bit(method, device):
+    replay, agents = replay_for(method), [tiny_agent(method, seed=3, device=device) for _ in range(2)]
+    assert_same_on(device, *(weights(agent) for agent in agents))
     for _ in range(5):
-        assert equal_metrics(*(agent.update(replay) for agent in agents))
-    assert same(*(weights(agent) for agent in agents))
+        assert_same_on(device, *(agent.update(replay) for agent in agents), AFTER_UPDATES)
+    assert_same_on(device, *(weights(agent) for agent in agents), AFTER_UPDATES)
 
 
 def test_another_seed_is_another_agent():
@@ -52,26 +60,26 @@ def test_another_seed_is_another_agent():
 
 
 @every_method
-def test_global_generators_neither_matter_nor_move(method):
+def test_global_generators_neither_matter_nor_move(method, device):
     torch.manual_seed(1)
-    state = torch.get_rng_state()
-    one = tiny_agent(method)
+    states = global_generators(device)
+    one = tiny_agent(method, device=device)
     one.update(replay_for(method))
-    assert torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, global_generators(device), states))
     torch.manual_seed(2)
-    two = tiny_agent(method)
+    two = tiny_agent(method, device=device)
     two.update(replay_for(method))
-    assert same(weights(one), weights(two))
+    assert_same_on(device, weights(one), weights(two), AFTER_UPDATES)
 
 
-def test_acting_does_not_change_what_updates_draw():
+def test_acting_does_not_change_what_updates_draw(device):
     """Evaluating or acting more must not change training's draws: the streams are separate."""
     replay, config = replay_for("soda"), tiny_method("soda")
-    quiet, busy = tiny_agent("soda"), tiny_agent("soda")
+    quiet, busy = (tiny_agent("soda", device=device) for _ in range(2))
     for _ in range(3):
         busy.act(observation(config))
         busy.random_action()
-        assert equal_metrics(quiet.update(replay), busy.update(replay))
+        assert_same_on(device, quiet.update(replay), busy.update(replay), AFTER_UPDATES)
 
 
 # --- state -----------------------------------------------------------------------------------------------
@@ -97,13 +105,35 @@ def test_a_restored_agent_goes_on_bit_for_bit(method, updates, options, tmp_path
     other.load_state(load_tree(tmp_path / "checkpoint"))
     assert other.updates == updates
     got = [other.update(replay) for _ in range(4)], other.act(observation(config)), other.random_action()
-    assert all(equal_metrics(a, b) for a, b in zip(expected[0], got[0], strict=True))
+    for before, after in zip(expected[0], got[0], strict=True):
+        assert_same_on("cpu", before, after)
     assert np.array_equal(expected[1], got[1]) and np.array_equal(expected[2], got[2])
     assert same(weights(agent), weights(other))
 
 
-def test_state_is_a_copy():
-    agent, replay = tiny_agent("soda"), replay_for("soda")
+@every_method
+def test_a_saved_state_is_all_there_after_loading(method, device, tmp_path):
+    """What is loaded is what was saved, to the last bit on every device; and so are the next update's draws."""
+    agent, other, replay = (
+        tiny_agent(method, device=device),
+        tiny_agent(method, seed=9, device=device),
+        replay_for(method),
+    )
+    for _ in range(3):
+        agent.update(replay)
+    other.update(replay)
+    save_tree(tmp_path / "checkpoint", agent.state())
+    other.load_state(load_tree(tmp_path / "checkpoint"))
+    assert same(weights(agent), weights(other))
+    saved, loaded = agent.state(), other.state()
+    torch.testing.assert_close(loaded["optimisers"], saved["optimisers"], rtol=0, atol=0)
+    for stream in ("act_generator", "generator", "aux_generator"):
+        assert torch.equal(loaded[stream], saved[stream]), stream
+    assert_same_on(device, agent.update(replay), other.update(replay), AFTER_UPDATES)
+
+
+def test_state_is_a_copy(device):
+    agent, replay = tiny_agent("soda", device=device), replay_for("soda")
     agent.update(replay)
     state = agent.state()
     before = {name: tensor.clone() for name, tensor in state["sac"].items()}
@@ -113,9 +143,9 @@ def test_state_is_a_copy():
     assert torch.equal(moments, state["optimisers"]["critic"]["0"]["exp_avg"])
 
 
-def test_loading_keeps_the_encoder_shared():
-    agent = tiny_agent("soda")
-    agent.load_state(tiny_agent("soda", seed=5).state())
+def test_loading_keeps_the_encoder_shared(device):
+    agent = tiny_agent("soda", device=device)
+    agent.load_state(tiny_agent("soda", seed=5, device=device).state())
     assert agent.auxiliary.f_theta is agent.sac.encoder
     held = {id(p) for group in agent.optimisers["critic"].param_groups for p in group["params"]}
     assert {id(p) for p in agent.sac.encoder.parameters()} <= held
@@ -128,9 +158,9 @@ def test_loading_keeps_the_encoder_shared():
     ("method", "auxiliary"),
     [("sac", []), ("curl", [0, 1, 2, 3, 4, 5]), ("pad", [0, 2, 4]), ("soda", [0, 2, 4])],
 )
-def test_schedules(method, auxiliary, monkeypatch):
+def test_schedules(method, auxiliary, monkeypatch, device):
     """Critic every update, actor and targets every second, the auxiliary task as its paper says."""
-    agent, replay, targets = tiny_agent(method), replay_for(method), []
+    agent, replay, targets = tiny_agent(method, device=device), replay_for(method), []
     update_target = agent.sac.update_target
     monkeypatch.setattr(agent.sac, "update_target", lambda: (targets.append(agent.updates), update_target()))
     metrics = [agent.update(replay) for _ in range(6)]
@@ -154,9 +184,9 @@ def test_metrics_are_finite_scalars(method, device):
 
 
 @every_method
-def test_the_robots_single_frames_train_every_method(method):
+def test_the_robots_single_frames_train_every_method(method, device):
     """k = 1, as `robot_push` has it: views of three channels, several gradient steps, all losses finite."""
-    config = tiny_method(method, task="robot_push", frame_stack=frame_stack("robot_push"))
+    config = tiny_method(method, task="robot_push", frame_stack=frame_stack("robot_push"), device=device)
     assert obs_shape(config)[0] == 3
     agent, replay = (
         make_agent(config, obs_shape(config), ACTION_DIM, images=FakeImages()),
@@ -170,8 +200,8 @@ def test_the_robots_single_frames_train_every_method(method):
 
 
 @pytest.mark.parametrize(("method", "size"), [("soda", 5), ("curl", 8), ("pad", 8)])
-def test_soda_has_a_batch_of_its_own_size_and_the_others_have_rls(method, size):
-    agent, sizes = tiny_agent(method, aux_batch_size=5), []
+def test_soda_has_a_batch_of_its_own_size_and_the_others_have_rls(method, size, device):
+    agent, sizes = tiny_agent(method, aux_batch_size=5, device=device), []
     prepare = agent.auxiliary.prepare
 
     def recording(data: Any, generator: torch.Generator) -> Any:
@@ -186,15 +216,15 @@ def test_soda_has_a_batch_of_its_own_size_and_the_others_have_rls(method, size):
 # --- acting ----------------------------------------------------------------------------------------------
 
 
-def test_acting_samples_from_the_policy_at_the_centre_crop():
-    config, agent = tiny_method("sac"), tiny_agent("sac")
+def test_acting_samples_from_the_policy_at_the_centre_crop(device):
+    config, agent = tiny_method("sac"), tiny_agent("sac", device=device)
     obs = observation(config)
     with torch.no_grad():
-        view = center_crop(torch.from_numpy(obs)[None], config.crop_size)
-        mean, log_std = agent.sac.actor(agent.sac.encoder(view))
+        view = center_crop(torch.from_numpy(obs)[None], config.crop_size).to(device)
+        mean, log_std = (value[0].cpu().double() for value in agent.sac.actor(agent.sac.encoder(view)))
     raw = np.stack([np.arctanh(agent.act(obs).astype(np.float64)) for _ in range(800)])
-    std = log_std[0].exp().double().numpy()
-    np.testing.assert_allclose(raw.mean(0), mean[0].double().numpy(), atol=4 * std.max() / 800**0.5 + 1e-3)
+    std = log_std.exp().numpy()
+    np.testing.assert_allclose(raw.mean(0), mean.numpy(), atol=4 * std.max() / 800**0.5 + 1e-3)
     np.testing.assert_allclose(raw.std(0), std, rtol=0.1)
 
 
@@ -231,9 +261,10 @@ def test_the_policy_is_the_agents_mean_action(method, device):
     assert parts == ({"encoder", "actor", "auxiliary"} if method == "pad" else {"encoder", "actor"})
 
 
-def test_policy_weights_are_a_copy():
-    agent = tiny_agent("sac")
+def test_policy_weights_are_a_copy(device):
+    agent = tiny_agent("sac", device=device)
     stored = agent.policy_weights()
+    assert all(tensor.device.type == "cpu" for tensor in stored.values())
     before = {name: tensor.clone() for name, tensor in stored.items()}
     agent.update(replay_for("sac"))
     agent.update(replay_for("sac"))
@@ -250,7 +281,7 @@ def test_weights_of_another_network_are_an_error():
 # --- wiring ----------------------------------------------------------------------------------------------
 
 
-def test_overlay_images_are_asked_for_at_the_crops_size():
+def test_overlay_images_are_asked_for_at_the_crops_size(device):
     class Recording(FakeImages):
         asked: list[tuple[int, int, int]] = []  # noqa: RUF012
 
@@ -258,7 +289,7 @@ def test_overlay_images_are_asked_for_at_the_crops_size():
             self.asked.append((count, height, width))
             return super().sample(count, height, width, rng)
 
-    images, config = Recording(), tiny_method("soda_overlay")
+    images, config = Recording(), tiny_method("soda_overlay", device=device, prefetch="off")
     make_agent(config, obs_shape(config), ACTION_DIM, images=images).update(replay_for("soda_overlay"))
     assert images.asked == [(8, 12, 12)]
 

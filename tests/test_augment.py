@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fakes import FakeImages
-from tiny import pixels
+from tiny import assert_same_on, generator, global_generators, pixels
 
 from softaug.errors import UserError
 from softaug.learning.augment import (
@@ -19,10 +19,6 @@ from softaug.learning.augment import (
     draw_integers,
     window,
 )
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 class NoiseImages(FakeImages):
@@ -44,10 +40,11 @@ both_dtypes = pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 
 @every
 @both_dtypes
-def test_input_unchanged_range_kept_layout_channels_last(augment, dtype):
-    obs = pixels(5, 9, 16, 16, dtype=dtype)
+def test_input_unchanged_range_kept_layout_channels_last(augment, dtype, device):
+    obs = pixels(5, 9, 16, 16, dtype=dtype, device=device)
     before = obs.clone()
-    out = augment(obs, generator())
+    out = augment(obs, generator(device))
+    assert out.device == obs.device
     assert torch.equal(obs, before)
     assert out.data_ptr() != obs.data_ptr()
     assert out.dtype in (dtype, torch.float32)
@@ -57,94 +54,95 @@ def test_input_unchanged_range_kept_layout_channels_last(augment, dtype):
 
 
 @every
-def test_output_is_not_a_view_of_its_input(augment):
-    obs = pixels(3, 6, 16, 16, dtype=torch.float32)
-    out = augment(obs, generator())
+def test_output_is_not_a_view_of_its_input(augment, device):
+    obs = pixels(3, 6, 16, 16, dtype=torch.float32, device=device)
+    out = augment(obs, generator(device))
     before = out.clone()
     obs.zero_()
     assert torch.equal(out, before)
 
 
 @every
-def test_every_sample_gets_its_own_draw(augment):
-    one = pixels(1, 3, 16, 16)
-    out = augment(one.expand(64, -1, -1, -1).contiguous(memory_format=torch.channels_last), generator())
-    different = len(torch.unique(out.flatten(1), dim=0))
+def test_every_sample_gets_its_own_draw(augment, device):
+    one = pixels(1, 3, 16, 16, device=device)
+    out = augment(one.expand(64, -1, -1, -1).contiguous(memory_format=torch.channels_last), generator(device))
+    different = len(torch.unique(out.cpu().flatten(1), dim=0))
     assert different > 15  # 25 possible crops, 49 shifts; colours and kernels hardly ever repeat
 
 
 @every
-def test_every_frame_of_a_stack_gets_the_same_draw(augment):
-    frame = pixels(8, 3, 16, 16)
-    out = augment(frame.repeat(1, 3, 1, 1).contiguous(memory_format=torch.channels_last), generator())
+def test_every_frame_of_a_stack_gets_the_same_draw(augment, device):
+    frame = pixels(8, 3, 16, 16, device=device)
+    stacks = frame.repeat(1, 3, 1, 1).contiguous(memory_format=torch.channels_last)
+    out = augment(stacks, generator(device))
     torch.testing.assert_close(out[:, 0:3], out[:, 3:6], rtol=0, atol=1e-3)
     torch.testing.assert_close(out[:, 0:3], out[:, 6:9], rtol=0, atol=1e-3)
 
 
 @every
-def test_the_generators_state_fixes_everything(augment):
-    obs, draws = pixels(6, 6, 16, 16), generator(3)
+def test_the_generators_state_fixes_everything(augment, device):
+    obs, draws = pixels(6, 6, 16, 16, device=device), generator(device, 3)
     state = draws.get_state()
     first, second = augment(obs, draws), augment(obs, draws)
     draws.set_state(state)
-    assert torch.equal(first, augment(obs, draws))
-    assert not torch.equal(first, second)
+    assert_same_on(device, augment(obs, draws), first, 1e-2)  # pixels in 0..255
+    assert not torch.allclose(first.float(), second.float(), rtol=0, atol=1)
 
 
 @every
-def test_the_global_generators_are_left_alone(augment):
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    augment(pixels(4, 3, 16, 16), generator())
-    assert torch.equal(torch.get_rng_state(), torch_state)
+def test_the_global_generators_are_left_alone(augment, device):
+    torch_states, numpy_state = global_generators(device), np.random.get_state()[1].copy()  # noqa: NPY002
+    augment(pixels(4, 3, 16, 16, device=device), generator(device))
+    assert all(map(torch.equal, global_generators(device), torch_states))
     assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
 
 
 @both_dtypes
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_window_equals_slicing(dtype, layout):
+def test_window_equals_slicing(dtype, layout, device):
     obs = pixels(7, 6, 20, 18, dtype=dtype).contiguous(memory_format=layout)
-    top, left = draw_integers(9, 7, generator(1)), draw_integers(7, 7, generator(2))
+    top, left = draw_integers(9, 7, generator(seed=1)), draw_integers(7, 7, generator(seed=2))
     naive = torch.stack([o[:, y : y + 12, x : x + 12] for o, y, x in zip(obs, top, left, strict=True)])
-    assert torch.equal(window(obs, top, left, 12), naive)
+    out = window(obs.to(device), top.to(device), left.to(device), 12)
+    assert torch.equal(out.cpu(), naive)
 
 
-def test_crop_draws_every_window_and_shift_every_offset():
+def test_crop_draws_every_window_and_shift_every_offset(device):
     """Every output is one of the naive windows; with many samples all of them occur."""
     image = pixels(1, 3, 8, 8)
-    many = image.expand(2000, -1, -1, -1).contiguous(memory_format=torch.channels_last)
+    many = image.expand(2000, -1, -1, -1).contiguous(memory_format=torch.channels_last).to(device)
 
     def distinct(views: torch.Tensor) -> set[bytes]:
-        return {view.contiguous().numpy().tobytes() for view in views}
+        return {view.contiguous().numpy().tobytes() for view in views.cpu()}
 
     crops = {(y, x): image[0, :, y : y + 5, x : x + 5] for y in range(4) for x in range(4)}
-    assert distinct(RandomCrop(5)(many, generator())) == distinct(torch.stack(list(crops.values())))
+    assert distinct(RandomCrop(5)(many, generator(device))) == distinct(torch.stack(list(crops.values())))
     padded = F.pad(image.float(), (2, 2, 2, 2), mode="replicate").to(torch.uint8)[0]
     shifts = [padded[:, y : y + 8, x : x + 8] for y in range(5) for x in range(5)]
-    assert distinct(RandomShift(2)(many, generator())) == distinct(torch.stack(shifts))
+    assert distinct(RandomShift(2)(many, generator(device))) == distinct(torch.stack(shifts))
 
 
-def test_all_17_by_17_crop_offsets_are_drawn_uniformly():
+def test_all_17_by_17_crop_offsets_are_drawn_uniformly(device):
     """100 -> 84 has 17 valid offsets each way (the first public code left one out); chi-square, fixed seed."""
     rows = torch.arange(100, dtype=torch.uint8)[:, None].expand(100, 100)
     columns = torch.arange(100, dtype=torch.uint8)[None].expand(100, 100)
-    obs = torch.stack([rows, columns, columns])[None]
+    obs = torch.stack([rows, columns, columns])[None].to(device)
     counts = np.zeros((17, 17))
-    draws, crop = generator(), RandomCrop(84)
+    draws, crop = generator(device), RandomCrop(84)
     for _ in range(12):
-        out = crop(obs.expand(500, -1, -1, -1), draws)
-        np.add.at(counts, (out[:, 0, 0, 0].numpy(), out[:, 1, 0, 0].numpy()), 1)
+        out = crop(obs.expand(500, -1, -1, -1), draws)[:, :, 0, 0].cpu()
+        np.add.at(counts, (out[:, 0].numpy(), out[:, 1].numpy()), 1)
     assert counts.sum() == 6000 and (counts > 0).all()
     expected = 6000 / 289
     chi_square = ((counts - expected) ** 2 / expected).sum()
     assert chi_square < 371  # the 99.95 % point of chi-square with 288 degrees of freedom
 
 
-def test_shift_draws_nine_offsets_uniformly():
+def test_shift_draws_nine_offsets_uniformly(device):
     """pad 4: -4 .. 4 each way."""
     columns = torch.arange(20, dtype=torch.uint8)[None].expand(20, 20)
-    out = RandomShift()(
-        torch.stack([columns.T, columns, columns])[None].expand(4000, -1, -1, -1), generator()
-    )
+    obs = torch.stack([columns.T, columns, columns])[None].expand(4000, -1, -1, -1).to(device)
+    out = RandomShift()(obs, generator(device)).cpu()
     for channel in (0, 1):
         counts = np.bincount(out[:, channel, 10, 10].numpy(), minlength=20)
         assert (counts[6:15] > 0).all() and counts.sum() == counts[6:15].sum() == 4000
@@ -158,9 +156,9 @@ def test_center_crop_takes_the_middle():
 
 
 @both_dtypes
-def test_conv_equals_a_loop_over_samples_and_frames(dtype):
+def test_conv_equals_a_loop_over_samples_and_frames(dtype, device):
     obs = pixels(4, 9, 10, 11, dtype=dtype)
-    weights = torch.randn(4, 3, 3, 3, 3, generator=generator(5))
+    weights = torch.randn(4, 3, 3, 3, 3, generator=generator(seed=5))
     naive = torch.empty(4, 9, 10, 11)
     for sample in range(4):
         for frame in range(3):
@@ -169,20 +167,22 @@ def test_conv_equals_a_loop_over_samples_and_frames(dtype):
             naive[sample, 3 * frame : 3 * frame + 3] = (
                 torch.sigmoid(F.conv2d(padded, weights[sample]))[0] * 255
             )
-    torch.testing.assert_close(RandomConv.convolve(obs, weights), naive, rtol=1e-4, atol=1e-3)
+    out = RandomConv.convolve(obs.to(device), weights.to(device))
+    torch.testing.assert_close(out.cpu(), naive, rtol=1e-4, atol=1e-3)
 
 
-def test_conv_weights_are_standard_normal():
+def test_conv_weights_are_standard_normal(device):
     """A grey image makes the output sigmoid(sum of 27 weights): normal with variance 27 before the sigmoid."""
-    grey = torch.full((4000, 3, 3, 3), 255 / 10.0)
-    before_sigmoid = torch.logit(RandomConv()(grey, generator())[:, :, 1, 1].double() / 255)
+    grey = torch.full((4000, 3, 3, 3), 255 / 10.0, device=device)
+    out = RandomConv()(grey, generator(device))
+    before_sigmoid = torch.logit(out[:, :, 1, 1].cpu().double() / 255)
     expected_std = 27**0.5 / 10
     assert abs(float(before_sigmoid.mean())) < 4 * expected_std / 12000**0.5
     assert float(before_sigmoid.std()) == pytest.approx(expected_std, rel=0.03)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 1.0])
-def test_overlay_equals_the_papers_formula(alpha):
+def test_overlay_equals_the_papers_formula(alpha, device):
     """Eq. 4 with one image per sample, the same for every frame of its stack."""
 
     class Fixed(FakeImages):
@@ -191,7 +191,7 @@ def test_overlay_equals_the_papers_formula(alpha):
             return np.random.default_rng(9).integers(0, 256, shape, dtype=np.uint8)
 
     obs = pixels(3, 6, 7, 5)
-    out = RandomOverlay(Fixed(), alpha)(obs, generator())
+    out = RandomOverlay(Fixed(), alpha)(obs.to(device), generator(device)).cpu()
     epsilon = torch.from_numpy(Fixed().sample(3, 7, 5, np.random.default_rng(0))).permute(0, 3, 1, 2)
     for frame in range(2):
         stack = obs[:, 3 * frame : 3 * frame + 3].double()

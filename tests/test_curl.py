@@ -6,48 +6,54 @@ import math
 
 import pytest
 import torch
-from tiny import pixels, replay_for, same, snapshot, tiny_agent, with_gradient, without_gradient
+from tiny import (
+    generator,
+    pixels,
+    replay_for,
+    same,
+    snapshot,
+    tiny_agent,
+    with_gradient,
+    without_gradient,
+)
 from torch import Tensor
 
 from softaug.learning.auxiliary import BatchViews
 from softaug.learning.auxiliary.curl import CurlTask
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def tiny_task() -> CurlTask:
-    task = tiny_agent("curl").auxiliary
+def tiny_task(device: str) -> CurlTask:
+    task = tiny_agent("curl", device=device).auxiliary
     assert isinstance(task, CurlTask)
     return task
 
 
 def seen(task: CurlTask, obs: Tensor, seed: int = 100) -> BatchViews:
     """A batch of `obs` with the critic's crops."""
-    view = task.weak(obs, generator(seed))
-    return BatchViews(obs, torch.zeros(len(obs), 2), view, view)
+    view = task.weak(obs, generator(obs.device.type, seed))
+    return BatchViews(obs, torch.zeros(len(obs), 2, device=obs.device), view, view)
 
 
 def query_and_key(task: CurlTask, batch: BatchViews, seed: int) -> tuple[Tensor, Tensor]:
     query = task.projection(task.encoder(batch.view))
-    return query, task.key_projection(task.key_encoder(task.weak(batch.obs, generator(seed))))
+    key_view = task.weak(batch.obs, generator(batch.obs.device.type, seed))
+    return query, task.key_projection(task.key_encoder(key_view))
 
 
-def test_loss_is_cross_entropy_with_the_positives_on_the_diagonal():
+def test_loss_is_cross_entropy_with_the_positives_on_the_diagonal(device):
     """-log of softmax over q_i^T W k_j at j = i, number by number; the two crops differ."""
-    task = tiny_task()
-    batch = seen(task, pixels(6, 6, 16, 16))
+    task = tiny_task(device)
+    batch = seen(task, pixels(6, 6, 16, 16, device=device))
     with torch.no_grad():
         query, key = query_and_key(task, batch, 2)
         logits = [[float(q @ task.W @ k) for k in key] for q in query]
-        loss = float(task.loss(batch, generator(2)))
+        loss = float(task.loss(batch, generator(device, 2)))
     naive = sum(math.log(sum(math.exp(x) for x in row)) - row[i] for i, row in enumerate(logits)) / 6
     assert loss == pytest.approx(naive, rel=1e-4)
 
 
-def test_the_query_is_the_critics_crop_and_the_key_another_crop_of_the_same_observations():
-    agent = tiny_agent("curl")
+def test_the_query_is_the_critics_crop_and_the_key_another_crop_of_the_same_observations(device):
+    agent = tiny_agent("curl", device=device)
     critic_views, crops, prepared = [], [], []
     update_critic, weak, loss_of = agent.sac.update_critic, agent.auxiliary.weak, agent.auxiliary.loss_of
     agent.sac.update_critic = lambda view, *rest: critic_views.append(view) or update_critic(view, *rest)
@@ -58,49 +64,45 @@ def test_the_query_is_the_critics_crop_and_the_key_another_crop_of_the_same_obse
     replay.sample = lambda *args: sampled.append(sample(*args)) or sampled[-1]
     agent.update(replay)
     assert len(sampled) == len(crops) == 1  # RL's batch, and one crop more
-    assert torch.equal(crops[0][0], sampled[0].obs)
+    assert torch.equal(crops[0][0].cpu(), sampled[0].obs)
     query_view, key_view = prepared[0]
     assert query_view is critic_views[0] and key_view is crops[0][1]
     assert not torch.equal(query_view, key_view)
 
 
-def test_training_finds_the_positives():
+def test_training_finds_the_positives(device):
     """With the keys fixed, training puts each query's largest logit on its own observation (plain colours here)."""
-    task, obs = tiny_task(), pixels(8, 6, 1, 1).expand(-1, -1, 16, 16)
+    task, obs = tiny_task(device), pixels(8, 6, 1, 1, device=device).expand(-1, -1, 16, 16)
     optimiser = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=1e-2)
     for step in range(150):
-        loss = task.loss(seen(task, obs, step), generator(step + 5000))
+        loss = task.loss(seen(task, obs, step), generator(device, step + 5000))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     with torch.no_grad():
-        right = sum(
-            int(
-                (
-                    task.logits(*query_and_key(task, seen(task, obs, seed), -seed)).argmax(1)
-                    == torch.arange(8)
-                ).sum()
-            )
+        logits = [
+            task.logits(*query_and_key(task, seen(task, obs, seed), -seed)).cpu()
             for seed in range(1000, 1010)
-        )
+        ]
+    right = sum(int((each.argmax(1) == torch.arange(8)).sum()) for each in logits)
     assert right >= 60  # of 80; chance finds 10
 
 
-def test_keys_receive_no_gradient():
+def test_keys_receive_no_gradient(device):
     """Even keys that could learn are constants to the loss."""
-    task = tiny_task()
+    task = tiny_task(device)
     assert not any(
         p.requires_grad for p in (*task.key_encoder.parameters(), *task.key_projection.parameters())
     )
     task.key_encoder.requires_grad_(True)
     task.key_projection.requires_grad_(True)
-    task.loss(seen(task, pixels(6, 6, 16, 16)), generator()).backward()
+    task.loss(seen(task, pixels(6, 6, 16, 16, device=device)), generator(device)).backward()
     assert with_gradient(task.encoder) and with_gradient(task.projection) and task.W.grad is not None
     assert without_gradient(task.key_encoder) and without_gradient(task.key_projection)
 
 
-def test_queries_share_the_critics_encoder_and_keys_its_target():
-    agent = tiny_agent("curl")
+def test_queries_share_the_critics_encoder_and_keys_its_target(device):
+    agent = tiny_agent("curl", device=device)
     task, sac = agent.auxiliary, agent.sac
     assert task.encoder is sac.encoder and task.projection is sac.critic.projection
     assert task.key_encoder is sac.target_encoder and task.key_projection is sac.target_critic.projection
@@ -110,8 +112,8 @@ def test_queries_share_the_critics_encoder_and_keys_its_target():
     assert held == expected
 
 
-def test_an_update_moves_the_encoder_and_w_but_neither_keys_nor_q_functions():
-    agent = tiny_agent("curl")
+def test_an_update_moves_the_encoder_and_w_but_neither_keys_nor_q_functions(device):
+    agent = tiny_agent("curl", device=device)
     parts = {
         "encoder": agent.sac.encoder,
         "target_encoder": agent.sac.target_encoder,
@@ -121,7 +123,7 @@ def test_an_update_moves_the_encoder_and_w_but_neither_keys_nor_q_functions():
     }
     before = {name: snapshot(part) for name, part in parts.items()}
     w = agent.auxiliary.W.detach().clone()
-    batch = seen(agent.auxiliary, pixels(8, 6, 16, 16))
+    batch = seen(agent.auxiliary, pixels(8, 6, 16, 16, device=device))
     agent._auxiliary_gradients(agent._prepare_auxiliary(replay_for("curl"), batch))
     agent._step_auxiliary()
     assert not torch.equal(agent.auxiliary.W.detach(), w)

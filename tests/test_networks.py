@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import pixels, snapshot, tiny_method
+from tiny import assert_same_on, generator, global_generators, normal, pixels, snapshot, tiny_method
 from torch import Tensor, nn
 
 from softaug.config import make_config
@@ -97,8 +99,8 @@ def test_paper_soda_heads_parameters():
     assert [type(layer) for layer in task.g_theta] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
 
 
-def test_small_preset_builds_on_the_same_path():
-    config = make_config(method="soda", preset="small", device="cpu", images="procedural")
+def test_small_preset_builds_on_the_same_path(device):
+    config = make_config(method="soda", preset="small", device=device, images="procedural")
     agent = make_agent(config, (9, 72, 72), 2)
     assert len(convolutions(agent.sac.encoder)) == len(config.filters)
 
@@ -106,33 +108,39 @@ def test_small_preset_builds_on_the_same_path():
 # --- values ----------------------------------------------------------------------------------------------
 
 
+def assert_equals_naive(
+    encoder: Encoder, obs: Tensor, naive_of: Callable[[Encoder], Tensor], device: str
+) -> None:
+    """Features and gradients of the encoder on `device` are those of its naive version on the CPU."""
+    plain = copy.deepcopy(encoder)
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter, std=0.3, generator=generator(seed=parameter.numel()))
+    fast = copy.deepcopy(plain).to(device)
+    ours, naive = fast(obs.to(device)), naive_of(plain)
+    torch.testing.assert_close(ours.cpu(), naive, rtol=1e-4, atol=1e-4)
+    weight = normal(*naive.shape, seed=1)
+    for mine, theirs in zip(
+        torch.autograd.grad((ours * weight.to(device)).sum(), list(fast.parameters())),
+        torch.autograd.grad((naive * weight).sum(), list(plain.parameters())),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("method", ["sac", "pad"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("batch", [1, 3, 150])
-def test_encoder_equals_plain_convolutions_in_values_and_gradients(method, dtype, batch):
+def test_encoder_equals_plain_convolutions_in_values_and_gradients(method, dtype, batch, device):
     """Whatever the encoder does to be fast (pieces of a batch, memory order), it computes f."""
     encoder, _ = make_encoders(tiny_method(method, filters=(4, 5, 6), strides=(2, 1, 1)), 6)
-    for parameter in encoder.parameters():
-        nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
     obs = pixels(batch, 6, 12, 12, dtype=dtype)
-    weight = torch.randn(
-        batch, *feature_shape(encoder, (6, 12, 12)), generator=torch.Generator().manual_seed(1)
-    )
-    ours, naive = encoder(obs), naive_features(encoder, obs)
-    torch.testing.assert_close(ours, naive, rtol=1e-4, atol=1e-4)
-    parameters = list(encoder.parameters())
-    for mine, theirs in zip(
-        torch.autograd.grad((ours * weight).sum(), parameters),
-        torch.autograd.grad((naive * weight).sum(), parameters),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+    assert_equals_naive(encoder, obs, lambda plain: naive_features(plain, obs), device)
 
 
 @pytest.mark.parametrize("method", ["sac", "pad"])
 @pytest.mark.parametrize(("frames", "layers"), [(3, 1), (3, 2), (2, 2), (1, 1)])
 @pytest.mark.parametrize(("dtype", "batch"), [(torch.uint8, 3), (torch.float32, 70)])
-def test_frame_layers_equal_a_loop_over_frames(method, frames, layers, dtype, batch):
+def test_frame_layers_equal_a_loop_over_frames(method, frames, layers, dtype, batch, device):
     """Values and gradients, also where PAD's own layers begin right after the frames' (relu must not come twice)."""
     config = tiny_method(
         method, frame_stack=frames, frame_layers=layers, filters=(4, 5, 6), strides=(2, 1, 1)
@@ -140,38 +148,28 @@ def test_frame_layers_equal_a_loop_over_frames(method, frames, layers, dtype, ba
     encoders = make_encoders(config, 3 * frames)
     obs = pixels(batch, 3 * frames, 12, 12, dtype=dtype)
     for encoder in encoders:
-        for parameter in encoder.parameters():
-            nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
-        ours, naive = encoder(obs), naive_motion_features(encoder, obs, layers)
-        torch.testing.assert_close(ours, naive, rtol=1e-4, atol=1e-4)
-        weight = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1))
-        parameters = list(encoder.parameters())
-        for mine, theirs in zip(
-            torch.autograd.grad((ours * weight).sum(), parameters),
-            torch.autograd.grad((naive * weight).sum(), parameters),
-            strict=True,
-        ):
-            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+        assert_equals_naive(encoder, obs, lambda plain: naive_motion_features(plain, obs, layers), device)
 
 
-def test_a_still_scene_shows_no_motion():
+def test_a_still_scene_shows_no_motion(device):
     encoder, _ = make_encoders(tiny_method("sac", frame_stack=3, frame_layers=1), 9)
-    frame = pixels(2, 3, 12, 12)
+    encoder, frame = encoder.to(device), pixels(2, 3, 12, 12, device=device)
     seen = []
     assert isinstance(encoder.trunk, FrameStack)
     encoder.trunk.joint.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     encoder(frame.repeat(1, 3, 1, 1))
     newest, *changes = seen[0].chunk(3, dim=1)
     assert newest.abs().sum() > 0
-    assert all(not change.any() for change in changes)
+    for change in changes:
+        assert_same_on(device, change, torch.zeros_like(change), 1e-5)
 
 
-def test_initial_weights_are_delta_orthogonal_and_orthogonal():
+def test_initial_weights_are_delta_orthogonal_and_orthogonal(device):
     encoder, _ = make_encoders(make_config(method="sac"), 9)
-    actor = Actor(50, 10, 20, 2)
+    encoder, actor = encoder.to(device), Actor(50, 10, 20, 2).to(device)
     initialise(actor)
     for conv in convolutions(encoder):
-        weight = conv.weight.detach().double()
+        weight = conv.weight.detach().cpu().double()
         centre = weight[:, :, 1, 1] / math.sqrt(2)  # the gain of ReLU
         outside = weight.clone()
         outside[:, :, 1, 1] = 0
@@ -180,7 +178,7 @@ def test_initial_weights_are_delta_orthogonal_and_orthogonal():
         assert not conv.bias.any()
     for layer in actor.modules():
         if isinstance(layer, nn.Linear):
-            weight = layer.weight.detach().double()
+            weight = layer.weight.detach().cpu().double()
             gram = weight @ weight.T if weight.shape[0] <= weight.shape[1] else weight.T @ weight
             torch.testing.assert_close(gram, torch.eye(len(gram)).double(), rtol=0, atol=1e-5)
             assert not layer.bias.any()
@@ -189,27 +187,29 @@ def test_initial_weights_are_delta_orthogonal_and_orthogonal():
 # --- policy ----------------------------------------------------------------------------------------------
 
 
-def test_log_prob_equals_a_tanh_transformed_normal():
-    actor = Actor(6, 4, 8, 3)
-    features = torch.randn(500, 6, generator=torch.Generator().manual_seed(0))
-    action, log_prob = actor.sample(features, torch.Generator().manual_seed(1))
-    mean, log_std = (value.double() for value in actor(features))
-    noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(1)).double()
+def test_log_prob_equals_a_tanh_transformed_normal(device):
+    actor = Actor(6, 4, 8, 3).to(device)
+    features = normal(500, 6, device=device)
+    action, log_prob = (value.cpu() for value in actor.sample(features, generator(device, 1)))
+    mean, log_std = (value.cpu().double() for value in actor(features))
+    noise = torch.randn(mean.shape, generator=generator(device, 1), device=device).cpu().double()
     before_tanh = mean + noise * log_std.exp()
-    normal = torch.distributions.Normal(mean, log_std.exp())
+    gaussian = torch.distributions.Normal(mean, log_std.exp())
     transform = torch.distributions.TanhTransform()
-    expected = normal.log_prob(before_tanh) - transform.log_abs_det_jacobian(before_tanh, before_tanh.tanh())
+    expected = gaussian.log_prob(before_tanh) - transform.log_abs_det_jacobian(
+        before_tanh, before_tanh.tanh()
+    )
     torch.testing.assert_close(action.double(), before_tanh.tanh(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(log_prob.double(), expected.sum(1, keepdim=True), rtol=1e-4, atol=1e-4)
     assert log_prob.shape == (500, 1)
 
 
-def test_log_prob_and_its_gradient_stay_finite_at_saturated_actions():
+def test_log_prob_and_its_gradient_stay_finite_at_saturated_actions(device):
     """log(1 - tanh(u)^2) underflows in the naive form; no epsilon is added here."""
-    actor = Actor(6, 4, 8, 1)
+    actor = Actor(6, 4, 8, 1).to(device)
     with torch.no_grad():
         actor.mlp[-1].bias.copy_(torch.tensor([40.0, 0.0]))
-    action, log_prob = actor.sample(torch.zeros(4, 6), torch.Generator().manual_seed(0))
+    action, log_prob = actor.sample(torch.zeros(4, 6, device=device), generator(device))
     assert (action == 1).all()
     log_prob.sum().backward()
     assert torch.isfinite(log_prob).all()
@@ -218,39 +218,39 @@ def test_log_prob_and_its_gradient_stay_finite_at_saturated_actions():
     assert float(actor.mlp[-1].bias.grad[0]) == pytest.approx(8, rel=1e-3)
 
 
-def test_log_std_stays_between_its_limits():
+def test_log_std_stays_between_its_limits(device):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        actor = Actor(6, 4, 8, 2)
+        actor = Actor(6, 4, 8, 2).to(device)
     with torch.no_grad():
         actor.mlp[-1].weight.mul_(1e6)
     with torch.no_grad():
-        _, log_std = actor(torch.randn(200, 6, generator=torch.Generator().manual_seed(0)))
+        _, log_std = actor(normal(200, 6, device=device))
     assert float(log_std.min()) == -10 and float(log_std.max()) == 2
 
 
-def test_sampling_uses_only_its_generator():
-    actor = Actor(6, 4, 8, 2)
-    state = torch.get_rng_state()
-    first = actor.sample(torch.ones(3, 6), torch.Generator().manual_seed(5))
-    second = actor.sample(torch.ones(3, 6), torch.Generator().manual_seed(5))
-    assert torch.equal(first[0], second[0]) and torch.equal(state, torch.get_rng_state())
+def test_sampling_uses_only_its_generator(device):
+    actor, features = Actor(6, 4, 8, 2).to(device), torch.ones(3, 6, device=device)
+    states = global_generators(device)
+    first, second = (actor.sample(features, generator(device, 5)) for _ in range(2))
+    assert_same_on(device, first[0], second[0])
+    assert all(map(torch.equal, states, global_generators(device)))
 
 
 # --- moving average --------------------------------------------------------------------------------------
 
 
-def normed() -> nn.Module:
-    layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    layers(torch.randn(8, 3))  # running statistics and the integer counter move
+def normed(device: str) -> nn.Module:
+    layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to(device)
+    layers(torch.randn(8, 3).to(device))  # running statistics and the integer counter move
     return layers
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.005, 0.05, 0.7, 1.0])
-def test_moving_average_is_exact_and_includes_buffers(tau):
+def test_moving_average_is_exact_and_includes_buffers(tau, device):
     torch.manual_seed(0)
-    online, target = normed(), normed()
-    online(torch.randn(8, 3))
+    online, target = normed(device), normed(device)
+    online(torch.randn(8, 3).to(device))
     before, theirs = snapshot(target), snapshot(online)
     ema_update(target, online, tau)
     after = snapshot(target)
@@ -259,25 +259,25 @@ def test_moving_average_is_exact_and_includes_buffers(tau):
             assert after[name] == theirs[name] == 2
             continue
         exact = (1 - tau) * old.double() + tau * theirs[name].double()
-        torch.testing.assert_close(after[name].double(), exact, rtol=3e-7, atol=1e-8)
+        torch.testing.assert_close(after[name].double(), exact, rtol=3e-7, atol=1e-7)
     assert all(torch.equal(theirs[name], tensor) for name, tensor in snapshot(online).items())
 
 
-def test_moving_average_at_one_is_a_copy_and_at_zero_nothing():
-    online, target = normed(), normed()
+def test_moving_average_at_one_is_a_copy_and_at_zero_nothing(device):
+    online, target = normed(device), normed(device)
     ema_update(target, online, 1.0)
     assert all(torch.equal(a, b) for a, b in zip(target.parameters(), online.parameters(), strict=True))
-    other = normed()
+    other = normed(device)
     before = snapshot(target)
     ema_update(target, other, 0.0)
     floating = {name for name, tensor in before.items() if tensor.is_floating_point()}
     assert all(torch.equal(snapshot(target)[name], before[name]) for name in floating)
 
 
-def test_orthogonal_convolutions_use_every_tap():
-    conv = torch.nn.Conv2d(9, 16, 3)
+def test_orthogonal_convolutions_use_every_tap(device):
+    conv = torch.nn.Conv2d(9, 16, 3).to(device)
     initialise(conv, "orthogonal")
-    rows = conv.weight.detach().flatten(1)  # (16, 81)
+    rows = conv.weight.detach().cpu().flatten(1)  # (16, 81)
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(16))  # ReLU's gain is sqrt(2)
     assert (conv.weight.abs().sum((0, 1)) > 0.1).all()
     assert not conv.bias.any()

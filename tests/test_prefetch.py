@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import DotFactory, FakeImages, tiny_config
-from tiny import tiny_agent, tiny_method
+from tiny import AFTER_UPDATES, assert_same_on, generator, snapshot, tiny_agent, tiny_method
 
 from softaug.config import Config
 from softaug.learning.replay import Replay
@@ -133,21 +133,21 @@ def test_in_mid_episode_nearly_everything_was_gathered_ahead():
 
 @pytest.mark.parametrize("method", ["sac", "soda_overlay", "soda_conv", "curl", "pad", "svea_overlay"])
 @pytest.mark.parametrize("n_step", [1, 2])
-def test_updates_are_the_same_with_and_without(method, n_step):
-    agents = [tiny_agent(method, n_step=n_step, prefetch=prefetch) for prefetch in ("off", "on")]
+def test_updates_are_the_same_with_and_without(method, n_step, device):
+    agents = [
+        tiny_agent(method, n_step=n_step, prefetch=prefetch, device=device) for prefetch in ("off", "on")
+    ]
     assert [agent.prefetch for agent in agents] == [False, True]
     replays = [make_tiny_replay(tiny_method(method)) for _ in agents]
     for update in range(8):
         metrics = [agent.update(replay) for agent, replay in zip(agents, replays, strict=True)]
-        assert metrics[0].keys() == metrics[1].keys()
-        assert all(torch.equal(metrics[0][name], metrics[1][name]) for name in metrics[0])
+        assert_same_on(device, *metrics, 2 * AFTER_UPDATES)
         for replay in replays:
             rng = np.random.default_rng(update)
             shape = replay.frames.shape[1:]
             replay.add(np.zeros(2, np.float32), 1.0, False, rng.integers(0, 256, shape, dtype=np.uint8))
     assert agents[0].replay_rng.bit_generator.state == agents[1].replay_rng.bit_generator.state
-    for name, tensor in agents[0].sac.state_dict().items():
-        assert torch.equal(tensor, agents[1].sac.state_dict()[name])
+    assert_same_on(device, *(snapshot(agent.sac) for agent in agents), 2 * AFTER_UPDATES)
 
 
 def make_tiny_replay(config):
@@ -167,10 +167,10 @@ class CountingImages(FakeImages):
         return super().sample(count, height, width, rng)
 
 
-def test_overlay_images_are_sampled_ahead_once_each():
+def test_overlay_images_are_sampled_ahead_once_each(device):
     from softaug.learning.agent import make_agent
 
-    config = tiny_method("soda_overlay", prefetch="on", aux_every=2)
+    config = tiny_method("soda_overlay", prefetch="on", aux_every=2, device=device)
     images = CountingImages()
     agent = make_agent(config, (6, 16, 16), 2, images=images)
     replay = make_tiny_replay(config)
@@ -235,20 +235,20 @@ def test_auto_means_on_for_cuda_alone_and_changes_no_result():
     assert field.metadata["runtime"] and field.metadata["later"]
 
 
-def test_a_wrong_guess_of_the_overlay_is_not_used():
+def test_a_wrong_guess_of_the_overlay_is_not_used(device):
     """The generator goes on otherwise than guessed, or the next batch has another size."""
     from softaug.learning.augment import RandomCrop, RandomOverlay
 
-    crop, obs = RandomCrop(8), torch.zeros(5, 3, 10, 10, dtype=torch.uint8)
-    for spoil in (lambda generator: torch.rand(1, generator=generator), lambda generator: None):
+    crop, obs = RandomCrop(8), torch.zeros(5, 3, 10, 10, dtype=torch.uint8, device=device)
+    for spoil in (lambda draws: torch.rand(1, generator=draws, device=device), lambda draws: None):
         results = []
         for guess in (False, True):
-            overlay, generator = RandomOverlay(FakeImages()), torch.Generator().manual_seed(3)
+            overlay, draws = RandomOverlay(FakeImages()), generator(device, 3)
             if guess:
-                overlay.fetch_ahead(lambda ahead: crop(obs, ahead), generator)
-            spoil(generator)
-            results.append(overlay(crop(obs[:4], generator), generator))
-        assert torch.equal(*results)
+                overlay.fetch_ahead(lambda ahead: crop(obs, ahead), draws)
+            spoil(draws)
+            results.append(overlay(crop(obs[:4], draws), draws))
+        assert_same_on(device, *results)
 
 
 @pytest.mark.slow

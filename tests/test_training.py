@@ -214,10 +214,15 @@ def test_a_pixel_task_is_learned_and_soda_generalises(tmp_path: Path):
 @pytest.mark.parametrize(
     "method", ["sac_conv", "curl", "pad", "soda_conv", "soda_both_overlay", "svea_overlay", "drq"]
 )
-def test_every_kind_of_method_runs(tmp_path: Path, method: str):
-    shift = method in ("svea_overlay", "drq")
+def test_every_kind_of_method_runs(tmp_path: Path, method: str, device: str):
+    crop_size = 12 if method in ("svea_overlay", "drq") else 10
     config = tiny_config(
-        method=method, decisions=66, crop_size=12 if shift else 10, eval_modes=("train",), eval_episodes=1
+        method=method,
+        decisions=66,
+        crop_size=crop_size,
+        eval_modes=("train",),
+        eval_episodes=1,
+        device=device,
     )
     result = run(config, tmp_path / "run")
     assert result.finished and bool(result.adapted) == (method == "pad")

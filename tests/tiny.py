@@ -75,16 +75,41 @@ def replay_for(method: str, **overrides: Any) -> Replay:
     return tiny_replay(tiny_method(method, **overrides))
 
 
-def pixels(*shape: int, seed: int = 0, dtype: torch.dtype = torch.uint8) -> Tensor:
-    """Random pixels (B, 3k, H, W) in channels_last memory, as the replay gives them."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randint(256, shape, generator=generator).to(dtype)
-    return noise.contiguous(memory_format=torch.channels_last)
+def generator(device: str = "cpu", seed: int = 0) -> torch.Generator:
+    """Draws on `device`; each kind of device makes other numbers of a seed."""
+    return torch.Generator(device).manual_seed(seed)
+
+
+def pixels(*shape: int, seed: int = 0, dtype: torch.dtype = torch.uint8, device: str = "cpu") -> Tensor:
+    """Random pixels (B, 3k, H, W) in channels_last memory, as the replay gives them; the same on every device."""
+    drawn = torch.randint(256, shape, generator=generator(seed=seed)).to(dtype)
+    return drawn.contiguous(memory_format=torch.channels_last).to(device)
+
+
+def normal(*shape: int, seed: int = 0, device: str = "cpu") -> Tensor:
+    """Standard normal numbers, the same on every device."""
+    return torch.randn(shape, generator=generator(seed=seed)).to(device)
+
+
+def global_generators(device: str) -> list[Tensor]:
+    """The states of the generators that code without one of its own would draw from."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if device == "cuda" else [])]
+
+
+def assert_same_on(device: str, one: Any, other: Any, tolerance: float = 1e-4) -> None:
+    """Tensors, or dicts of them, computed twice: equal bit for bit on the CPU, within `tolerance` elsewhere."""
+    tolerance = 0 if device == "cpu" else tolerance
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+AFTER_UPDATES = 2e-2
+"""Tolerance for weights and metrics after a few updates: where a gradient is nearly zero, rounding may turn Adam's step
+of about the learning rate (1e-3) around. Another seed, or one draw more, makes far larger differences."""
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of the module's parameters and buffers."""
-    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    """A copy of the module's parameters and buffers, on the CPU."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
