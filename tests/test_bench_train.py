@@ -106,4 +106,4 @@ def test_against_takes_a_folder_or_a_commit(tmp_path):
     inside = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True)
     if inside.returncode:
         pytest.skip("not in a repository")
-    assert (checkout("HEAD", tmp_path) / "softaug" / "agent.py").is_file()
+    assert (checkout("HEAD", tmp_path) / "softaug" / "cli.py").is_file()

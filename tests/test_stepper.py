@@ -78,7 +78,16 @@ def child():
 def test_both_steppers_give_the_same(child):
     here = InProcessStepper(partial(DotEnv, seed=1))
     assert here.observation_space == child.observation_space and here.action_space == child.action_space
-    assert here.facts == child.facts == {"gl_renderer": None, "action_repeat": 2, "episode_decisions": 20}
+    assert (
+        here.facts
+        == child.facts
+        == {
+            "gl_renderer": None,
+            "action_range": {"low": [-1.0, -1.0], "high": [1.0, 1.0]},
+            "action_repeat": 2,
+            "episode_decisions": 20,
+        }
+    )
     assert_same(episode(here), episode(child))
 
 

@@ -329,8 +329,8 @@ def test_the_papers_replay_fits_into_its_disk(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "walker_wlak"}, "Unknown task 'walker_wlak'"),
-        ({"eval_modes": ("train", "video_hrad")}, "Unknown mode 'video_hrad'"),
+        ({"task": "walker_wlak"}, "unknown task 'walker_wlak'"),
+        ({"eval_modes": ("train", "video_hrad")}, "unknown mode 'video_hrad'"),
         ({"eval_modes": ("video_easy",), "videos": "/no/such/folder"}, "no such folder"),
         ({"method": "soda_overlay", "images": "/no/such/folder"}, "no such folder"),
         ({"wandb": "project"}, "install it with: pip install"),

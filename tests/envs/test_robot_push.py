@@ -174,7 +174,7 @@ def test_interface(make):
         ends.append(truncated)
     assert ends == [False] * 49 + [True]
     assert make("robot_push_3d").action_space.shape == (3,)
-    with pytest.raises(UserError, match=r"Unknown task 'robot_pull'.*robot_push"):
+    with pytest.raises(UserError, match=r"unknown task 'robot_pull'.*robot_push"):
         make_env("robot_pull")
 
 

@@ -181,7 +181,7 @@ def test_only_the_episode_number_is_kept_from_the_environment():
     ("settings", "message"),
     [
         ({"mode": "video_easy"}, "needs to know what the background is: give mask="),
-        ({"mode": "video"}, "no mode 'video'; choose one of train, color_easy"),
+        ({"mode": "video"}, "unknown mode 'video'.*Choose one of train, color_easy"),
         ({"mode": "video_easy", "mask": GROUND, "chroma": (0, 0, 0)}, "mask= or chroma=, not both"),
         ({"mode": "video_easy", "mask": np.zeros((24, 32))}, r"mask= is float64 \(24, 32\)"),
         ({"mode": "video_easy", "chroma": "blue"}, "unknown chroma 'blue'"),

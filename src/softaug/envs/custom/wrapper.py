@@ -58,7 +58,7 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
         )
         gymnasium.Wrapper.__init__(self, env)
         if str(mode) not in WRAP_MODES:
-            raise unknown("mode of wrap", str(mode), WRAP_MODES)
+            raise unknown("mode", str(mode), WRAP_MODES)
         self.mode = Mode.parse(mode)
         self._key = _picture_key(env, image_key)
         self._mask = _make_mask(mask, chroma, tolerance)
