@@ -109,8 +109,9 @@ EQUATION = re.compile(
 # LaTeX that Matplotlib writes otherwise.
 MATHTEXT = {
     r"\\(mathcal|mathbb|hat|bar|tilde) (\w)": r"\\\1{\2}",
-    r"\\t?frac(\w)(\w)": r"\\frac{\1}{\2}",
-    r"\\t?frac(\w)\{": r"\\frac{\1}{",
+    r"\\tfrac": r"\\frac",
+    r"frac(\w)(\w)": r"frac{\1}{\2}",
+    r"frac(\w)\{": r"frac{\1}{",
     r"\\[lr]Vert": r"\\Vert",
     r"\\[lr]vert": "|",
     r"\\[bB]ig([()\[\]])": r"\1",
@@ -135,7 +136,8 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 def equation(tex: str, display: bool) -> str:
     r"""`tex` as inline SVG in the color of the text; a displayed one may break at its \qquad."""
     if display:
-        parts = [part.strip() for part in tex.split(r"\qquad") if part.strip()]
+        large = re.sub(r"\\frac\b", r"\\dfrac", tex)
+        parts = [part.strip() for part in large.split(r"\qquad") if part.strip()]
         return f'<div class="equation">{"".join(map(draw, parts))}</div>'
     return draw(tex)
 
@@ -162,6 +164,6 @@ def draw(tex: str) -> str:
     drawing = re.sub(r"<!--.*?-->|\bid=\"[a-z]+_\d+\"", "", drawing, flags=re.DOTALL)
     drawing = " ".join(drawing.replace("#000000", "currentColor").split())
     return (
-        f'<svg class="tex" role="img" aria-label="{html.escape(tex, quote=True)}" style="{style}" '
+        f'<svg class="tex" fill="currentColor" role="img" aria-label="{html.escape(tex, quote=True)}" style="{style}" '
         f'viewBox="{box[0][9:-1]}" xmlns:xlink="http://www.w3.org/1999/xlink">{drawing}</svg>'
     )

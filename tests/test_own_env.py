@@ -351,15 +351,15 @@ def test_an_edited_module_is_another_source(tmp_path: Path, monkeypatch: pytest.
         (["--env", "own_fakes:make_corne"], "own_fakes has no 'make_corne'; its functions are .*make_corner"),
         (["--env", "own_fakes:HEIGHT"], "own_fakes:HEIGHT is no function, but 18"),
         (["--env", "own_fakes:not_an_environment"], r"returned builtins\.object, which is no gymnasium\.Env"),
-        (["--env", "own_fakes"], "--env own_fakes is no module:callable"),
+        (["--env", "own_fakes"], "--env own_fakes is not of the form module:callable"),
         (["--env", "own_fakes:make_corner", "--task", "walker_walk"], "--task and --env exclude each other"),
-        (["--env", "own fakes:make"], "'own fakes:make' is no environment; give module:callable"),
+        (["--env", "own fakes:make"], "'own fakes:make' is not an environment; give module:callable"),
         (["--env", "own_fakes:make_corner", "--eval-modes", "color_hard"], "no mode 'color_hard', only train; add one"),
         (["--env", "own_fakes:make_corner", "--test-env", "train=a:b"], "train, train are not all different"),
         (["--env", "own_fakes:make_corner", "--test-env", "a/b=a:b"], "cannot be called 'a/b'"),
         (["--env", "own_fakes:make_corner", "--image-key", "position"], "'position' is no picture"),
         (["--env", "own_fakes:make_corner", "--method", "sac_dr"], "sac_dr trains in random colours"),
-        (["--task", "walker_walk", "--test-env", "a:b"], "test_env is for an environment of your own"),
+        (["--task", "walker_walk", "--test-env", "a:b"], "test_env is for your own environment"),
     ],
 )  # fmt: skip
 def test_a_wrong_command_says_what_is_wrong_and_begins_nothing(tmp_path: Path, capsys, flags, message: str):

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action = actions.add_parser("list", help="the catalogue and what is registered on this computer")
     action.add_argument("--json", action="store_true", help="print JSON")
     action = actions.add_parser("add", help="register a folder of images or videos under a name")
-    action.add_argument("name", help=f"one of {', '.join(CATALOGUE)}, or a name of your own")
+    action.add_argument("name", help=f"one of {', '.join(CATALOGUE)}, or any other name")
     action.add_argument("path", type=Path, help="the folder")
     action = actions.add_parser("remove", help="forget a registered data set; its files stay")
     action.add_argument("name")
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     action = actions.add_parser(
         "pack",
-        help="decode overlay images once, into one file that training then reads by itself",
+        help="decode overlay images once, into one file that training then uses automatically",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     action.add_argument("name", help="registered images, or a folder of images")

@@ -15,7 +15,7 @@ from softaug.files import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("gallery.png"), help="the picture to write (.png)")
+    parser.add_argument("--out", type=Path, default=Path("gallery.png"), help="image to write (.png)")
     add_optional(
         parser,
         "--tasks",
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and draws")
     parser.add_argument("--videos", help="a folder of videos, or 'procedural'")
-    parser.add_argument("--colors", help="an official .pt file of colour settings")
+    parser.add_argument("--colors", help="an official .pt file of color settings")
     parser.add_argument("--images", help="a folder of overlay images, or 'procedural'")
     parser.add_argument(
         "--augmentations",

@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode",
         default="train",
         metavar="NAME",
-        help=f"what the world looks like: {', '.join(MODE_NAMES)}, or a mode of your own environment",
+        help=f"appearance of the world: {', '.join(MODE_NAMES)}, or a mode of your own environment",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="video to write")
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="episodes, one after the other")

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=WATCH_SECONDS,
         default=argparse.SUPPRESS,
         metavar="SECONDS",
-        help=f"write the page again while runs go on, every so many seconds (if not given: {WATCH_SECONDS:g}), until Ctrl-C",
+        help=f"write the page again every N seconds while runs are in progress (without a number: {WATCH_SECONDS:g}), until Ctrl-C",
     )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument(

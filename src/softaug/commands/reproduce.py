@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--cost",
         metavar="N,N",
-        help="print GPU-hours, disk and time with so many runs at a time (say 1,8,64); make nothing",
+        help="print GPU-hours, disk and time for these numbers of runs at a time (for example 1,8,64); train nothing",
     )
     how.add_argument(
         "--gpu-tflops",
@@ -174,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
     if any(outcome.state == "interrupted" for outcome in outcomes):
         _say(
             console,
-            "interrupted; to go on, give the same command again:\n  "
+            "interrupted; to continue, give the same command again:\n  "
             + shlex.join(["softaug", *sys.argv[1:]]),
         )
         return INTERRUPTED

@@ -70,7 +70,7 @@ def add_backend_arguments(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="Ray cluster: host:port or auto; without it a Ray of its own is started",
+        help="Ray cluster: host:port or auto; by default the sweep starts its own Ray",
     )
     how.add_argument(
         "--workers", type=int, metavar="N", dest="sweep_workers",
@@ -251,5 +251,5 @@ def show(outcomes: Sequence[Outcome], out: Path) -> None:
         console.print(outcome.error, markup=False, soft_wrap=True)
         console.print(f"whole log: {outcome.run.directory / 'log.txt'}", markup=False, soft_wrap=True)
     if failed or any(outcome.state == "interrupted" for outcome in outcomes):
-        console.print("\nTo go on with what is not finished, give the same command again:", markup=False)
+        console.print("\nTo continue what is not finished, give the same command again:", markup=False)
         console.print(f"  {shlex.join(['softaug', *sys.argv[1:]])}", markup=False, soft_wrap=True)
