@@ -358,7 +358,7 @@ def test_an_edited_module_is_another_source(tmp_path: Path, monkeypatch: pytest.
         (["--env", "own_fakes:make_corner", "--test-env", "train=a:b"], "train, train are not all different"),
         (["--env", "own_fakes:make_corner", "--test-env", "a/b=a:b"], "cannot be called 'a/b'"),
         (["--env", "own_fakes:make_corner", "--image-key", "position"], "'position' is no picture"),
-        (["--env", "own_fakes:make_corner", "--method", "sac_dr"], "sac_dr trains in random colours"),
+        (["--env", "own_fakes:make_corner", "--method", "sac_dr"], "sac_dr trains in random colors"),
         (["--task", "walker_walk", "--test-env", "a:b"], "test_env is for your own environment"),
     ],
 )  # fmt: skip

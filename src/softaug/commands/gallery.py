@@ -1,4 +1,4 @@
-"""``softaug gallery``: a picture of every task in every mode and of every augmentation."""
+"""``softaug gallery``: images of every task in every mode and of every augmentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--tasks",
         metavar="A,B",
-        help="tasks, one row each (default: the benchmark's and robot_push, each in the modes that say most)",
+        help="tasks, one row each (default: the benchmark's and robot_push, each in its most telling modes)",
     )
     add_optional(
         parser, "--modes", metavar="A,B", help="modes, one column each (with --tasks alone: the benchmark's)"
