@@ -4,7 +4,7 @@ CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup demo test test-fast fuzz lint bench clean
+.PHONY: help setup demo test test-fast fuzz lint docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -43,10 +43,13 @@ lint: setup  ## ruff, mypy and the layers of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: setup  ## build the documentation site into site/; broken links and references fail
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: setup  ## measure environment and update speed on this machine
 	$(BIN)/softaug bench env
 	$(BIN)/softaug bench update
 	$(BIN)/softaug bench replay
 
 clean:  ## remove the virtual environment and caches
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

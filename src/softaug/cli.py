@@ -24,14 +24,14 @@ from softaug.versions import VERSION
 COMMANDS = {
     "train": "train an agent",
     "sweep": "train a grid of tasks, methods and seeds, here or on a Ray cluster",
-    "tune": "search hyper-parameters for your tasks, and write the best as a preset file",
+    "tune": "search hyperparameters for your tasks, and write the best as a preset file",
     "eval": "returns of a trained agent in the test distributions",
     "play": "record a video of a trained agent",
-    "diagnose": "how far features and actions move when only the look of a state changes",
+    "diagnose": "how far features and actions move when only the appearance of a state changes",
     "report": "one HTML page about runs: tables, curves, videos",
-    "reproduce": "the paper's tables and figures; runs that are missing are made",
+    "reproduce": "the paper's tables and figures; missing runs are trained",
     "export": "write encoder and policy as ONNX or TorchScript",
-    "gallery": "a picture of every task in every mode",
+    "gallery": "images of every task in every mode",
     "data": "list, register, check or download images and videos",
     "bench": "measure speed on this machine",
     "doctor": "check that training can run here",
@@ -126,7 +126,7 @@ def _check_names(args: argparse.Namespace) -> None:
             if isinstance(item, Path):
                 check_name(item)
             elif isinstance(item, str) and "\0" in item:
-                raise UserError(f"{item!r} holds a zero byte; leave it out")
+                raise UserError(f"{item!r} contains a zero byte; remove it")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Config:
 
     task: str = option(
         "walker_walk",
-        "task: domain_task of the DeepMind Control suite, or module:callable of an environment of your own",
+        "task: domain_task of the DeepMind Control suite, or module:callable of your own environment",
     )
     method: str = option("soda_overlay", f"method: {', '.join(METHODS)}")
     preset: str = option(
@@ -60,7 +60,7 @@ class Config:
         later=True,
     )
     image_key: str = option(
-        "", "your own environment: which entry of a dict observation is the picture", later=True
+        "", "your own environment: which entry of a dict observation is the image", later=True
     )
     episode_decisions: int = option(
         0,
@@ -76,7 +76,7 @@ class Config:
     )
     colors: str = option(
         "",
-        "test colours: an official .pt file or the folder of both; empty: the registered one, else drawn from its distribution",
+        "test colors: an official .pt file or the folder of both; empty: the registered one, else drawn from its distribution",
     )
 
     filters: tuple[int, ...] = option((32,) * 11, "output channels of the encoder's 3x3 convolutions")
@@ -134,7 +134,7 @@ class Config:
     eval_video: bool = option(False, "keep a video of each mode's first evaluation episode", runtime=True)
     checkpoint_every: int = option(10_000, "decisions between checkpoints")
     keep_checkpoints: int = option(
-        2, "how many of the last checkpoints to keep (besides the best)", runtime=True
+        2, "how many of the last checkpoints to keep, in addition to the best", runtime=True
     )
     log_every: int = option(250, "decisions between lines of losses in metrics.jsonl")
     tensorboard: bool = option(True, "write TensorBoard events", runtime=True)
@@ -144,7 +144,9 @@ class Config:
     precision: str = option("fp32", "fp32, tf32 (CUDA) or bf16 (CUDA autocast)")
     compile: bool = option(False, "torch.compile the encoder")
     threads: int = option(0, "torch threads of the learner; 0: torch's own choice")
-    env_process: bool = option(True, "step the environment in its own process, beside learning", runtime=True)
+    env_process: bool = option(
+        True, "step the environment in its own process, in parallel with learning", runtime=True
+    )
     prefetch: str = option(
         "auto",
         "gather the next batch on a thread during an update: on, off or auto (on with CUDA); same results",
@@ -452,7 +454,7 @@ def _check_own_env(config: Config) -> None:
         for name in ("test_env", "image_key", "episode_decisions"):
             if getattr(config, name):
                 raise UserError(
-                    f"{name} is for an environment of your own; leave it out for {config.task}, or give "
+                    f"{name} is for your own environment; leave it out for {config.task}, or give "
                     "--env module:callable"
                 )
         return
@@ -460,7 +462,7 @@ def _check_own_env(config: Config) -> None:
     for name, spec in entries:
         if not _SPEC.fullmatch(spec):
             raise UserError(
-                f"{spec!r} is no environment; give module:callable, for example my_robot:make_env"
+                f"{spec!r} is not an environment; give module:callable, for example my_robot:make_env"
             )
         if not _MODE_NAME.fullmatch(name):
             raise UserError(
@@ -474,8 +476,8 @@ def _check_own_env(config: Config) -> None:
         )
     if config.row.train_mode != "train":
         raise UserError(
-            f"{config.method} trains in random colours, which only softaug's own tasks have; choose another method, "
-            "or draw the colours in your environment and choose sac"
+            f"{config.method} trains in random colors, which only softaug's own tasks have; choose another method, "
+            "or draw the colors in your environment and choose sac"
         )
     for mode in config.eval_modes:
         if mode not in modes:
@@ -487,5 +489,5 @@ def unknown_own_mode(mode: str, config: Config) -> str:
     return (
         f"{config.task} has no mode {mode!r}, only {', '.join(config.own_modes)}; "
         f"{did_you_mean(mode, config.own_modes)}add one with --test-env "
-        f"{mode}=module:callable (for colours and videos, let the callable return softaug.envs.wrap(env, mode=...))"
+        f"{mode}=module:callable (for colors and videos, let the callable return softaug.envs.wrap(env, mode=...))"
     )

@@ -146,7 +146,7 @@ def test_dry_run_says_that_ray_may_train_several_at_a_time(given, said, tmp_path
     assert cli.main(["sweep", *flags(), "--out", str(tmp_path), "--dry-run", *given]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "1 at a time" in text
-    assert ("as many as there is room for" in text and "--workers" in text) == said
+    assert ("as many as fit" in text and "--workers" in text) == said
 
 
 def test_wall_time_hands_out_jobs_in_order():

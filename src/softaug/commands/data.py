@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action = actions.add_parser("list", help="the catalogue and what is registered on this computer")
     action.add_argument("--json", action="store_true", help="print JSON")
     action = actions.add_parser("add", help="register a folder of images or videos under a name")
-    action.add_argument("name", help=f"one of {', '.join(CATALOGUE)}, or a name of your own")
+    action.add_argument("name", help=f"one of {', '.join(CATALOGUE)}, or any other name")
     action.add_argument("path", type=Path, help="the folder")
-    action = actions.add_parser("remove", help="forget a registered data set; its files stay")
+    action = actions.add_parser("remove", help="unregister a data set; its files are kept")
     action.add_argument("name")
     action = actions.add_parser("check", help="decode a sample of the files, name missing and damaged ones")
     action.add_argument("name", nargs="?", help="a registered data set (default: all)")
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     action = actions.add_parser(
         "pack",
-        help="decode overlay images once, into one file that training then reads by itself",
+        help="decode overlay images once, into one file that training then uses automatically",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     action.add_argument("name", help="registered images, or a folder of images")
@@ -140,7 +140,7 @@ def _contents(kind: str, folder: Path) -> str:
 
 
 def _remove(args: argparse.Namespace) -> int:
-    print(f"forgot '{args.name}'; its files stay in {registry.unregister(args.name)}")
+    print(f"removed '{args.name}'; its files are still in {registry.unregister(args.name)}")
     return 0
 
 
@@ -226,7 +226,7 @@ def _pack(args: argparse.Namespace) -> int:
     from softaug.media.packed_images import build
 
     if args.count < 1 or args.size < 1:
-        raise UserError("--count and --size take whole numbers from 1.")
+        raise UserError("--count and --size must be whole numbers of at least 1.")
     folder = folder_of(args.name, "images")
     rate = TextColumn("{task.fields[rate]}")
     columns = (TextColumn("packing"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())

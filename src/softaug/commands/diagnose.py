@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of states and looks")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of states and appearances")
     add_optional(
         parser,
         "--out",
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--colors",
         metavar="FILE",
-        help="test colours: an official .pt file or the folder of both (default: the run's)",
+        help="test colors: an official .pt file or the folder of both (default: the run's)",
     )
     add_trust_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -124,7 +124,7 @@ def _print_table(diagnosis: Diagnosis, out: Path) -> None:
         table.add_row(mode, *(_relative(result[name]) for name in columns))
     console.print(table)
     console.print(
-        f"The same {diagnosis.states} states in the training look and in each mode, mean ± std over states. Relative: "
+        f"The same {diagnosis.states} states in the training appearance and in each mode, mean ± std over states. Relative: "
         "to the distance between different states; 0 is invariant, 1 as far as another state.",
         style="dim",
     )

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             )
         )
     elif errors:
-        console.print(f"[red]Training cannot run here yet:[/] mend {', '.join(errors)}.")
+        console.print(f"[red]Training cannot run here yet:[/] fix {', '.join(errors)}.")
     else:
         console.print("[green]Training can run here.[/]")
     return 1 if errors else 0

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--modes",
         metavar="A,B",
-        help=f"modes, comma-separated (default: {','.join(DEFAULT_MODES)}; of your own environment all)",
+        help=f"modes, comma-separated (default: {','.join(DEFAULT_MODES)}; for your own environment: all)",
     )
     parser.add_argument("--episodes", type=int, default=10, metavar="N", help="episodes per mode")
     parser.add_argument(
@@ -59,7 +59,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--colors",
         metavar="FILE",
-        help="test colours: an official .pt file or the folder of both (default: the run's)",
+        help="test colors: an official .pt file or the folder of both (default: the run's)",
     )
     add_optional(
         parser,

@@ -1,4 +1,4 @@
-"""``softaug gallery``: a picture of every task in every mode and of every augmentation."""
+"""``softaug gallery``: images of every task in every mode and of every augmentation."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from softaug.files import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("gallery.png"), help="the picture to write (.png)")
+    parser.add_argument("--out", type=Path, default=Path("gallery.png"), help="image to write (.png)")
     add_optional(
         parser,
         "--tasks",
         metavar="A,B",
-        help="tasks, one row each (default: the benchmark's and robot_push, each in the modes that say most)",
+        help="tasks, one row each (default: the benchmark's and robot_push, each in its most telling modes)",
     )
     add_optional(
         parser, "--modes", metavar="A,B", help="modes, one column each (with --tasks alone: the benchmark's)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and draws")
     parser.add_argument("--videos", help="a folder of videos, or 'procedural'")
-    parser.add_argument("--colors", help="an official .pt file of colour settings")
+    parser.add_argument("--colors", help="an official .pt file of color settings")
     parser.add_argument("--images", help="a folder of overlay images, or 'procedural'")
     parser.add_argument(
         "--augmentations",

@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode",
         default="train",
         metavar="NAME",
-        help=f"what the world looks like: {', '.join(MODE_NAMES)}, or a mode of your own environment",
+        help=f"appearance of the world: {', '.join(MODE_NAMES)}, or a mode of your own environment",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="video to write")
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="episodes, one after the other")
@@ -128,11 +128,11 @@ def run(args: argparse.Namespace) -> int:
     check_adapt(trained, args.adapt)
     adapt = trained.config.row.adapts if args.adapt is None else args.adapt
     if args.out.suffix.lower() != ".mp4":
-        raise UserError(f"{args.out} is no .mp4 file; give --out a name that ends in .mp4")
+        raise UserError(f"{args.out} is not an .mp4 file; give --out a name that ends in .mp4")
     if not 16 <= args.size <= 1024 or args.size % 2:
         raise UserError(f"--size must be an even number from 16 to 1024, not {args.size}")
     if not 0 < args.fps <= 240:
-        raise UserError(f"--fps must lie between 0 and 240, not {args.fps:g}")
+        raise UserError(f"--fps must be between 0 and 240, not {args.fps:g}")
     modes = check_modes(split_modes(args.mode), trained.config)
     tasks = tasks_of(modes, args.episodes)
     check_own_envs(trained.config, modes)

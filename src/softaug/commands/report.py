@@ -18,7 +18,7 @@ LEAST_SECONDS = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", type=Path, help="run directories, or folders above some"
+        "runs", metavar="RUN", nargs="+", type=Path, help="run directories, or folders that contain some"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page to write"
@@ -31,18 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=WATCH_SECONDS,
         default=argparse.SUPPRESS,
         metavar="SECONDS",
-        help=f"write the page again while runs go on, every so many seconds (if not given: {WATCH_SECONDS:g}), until Ctrl-C",
+        help=f"write the page again every N seconds while runs are in progress (without a number: {WATCH_SECONDS:g}), until Ctrl-C",
     )
-    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument(
         "--samples", action=argparse.BooleanOptionalAction, default=True, help="render sample observations"
     )
     parser.add_argument(
         "--diagnose",
         action="store_true",
-        help="measure invariance first, where it is not (see softaug diagnose)",
+        help="measure invariance first for runs without it (see softaug diagnose)",
     )
-    parser.add_argument("--json", action="store_true", help="print what the page holds as JSON")
+    parser.add_argument("--json", action="store_true", help="print the page's content as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         _say(f"no browser was found; open {args.out.resolve().as_uri()}")
     if args.watch is not None:
         _say(
-            f"{args.out} follows {_runs(len(written.content.records))}, every {args.watch:g} s; Ctrl-C ends that"
+            f"{args.out} follows {_runs(len(written.content.records))}, every {args.watch:g} s; stop with Ctrl-C"
         )
         try:
             while True:

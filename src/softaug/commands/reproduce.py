@@ -50,7 +50,7 @@ NOT_OFFERED = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.HelpFormatter  # each help says itself what happens without the flag
     parser.epilog = (
-        "Any config flag holds for every run that is made. Values in brackets are the paper's; a method's own "
+        "Any config flag applies to every new run. Values in brackets are the paper's; a method's own "
         "numbers and --preset small replace some."
     )
     parser.add_argument("item", metavar="ITEM", help=f"table or figure: {', '.join(ITEMS)}, or all")
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="DIR",
-        help="runs that there are, or folders of them [those in OUT/runs]",
+        help="existing runs, or folders of them [those in OUT/runs]",
     )
     where.add_argument("--only-existing", action="store_true", help="train and evaluate nothing")
     how = parser.add_argument_group("how")
@@ -107,11 +107,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes for the last evaluation, with Ray CPUs of the cluster; by default as many as `softaug eval` "
         "takes, with Ray all",
     )
-    how.add_argument("--dry-run", action="store_true", help="say what would be made; make nothing")
+    how.add_argument("--dry-run", action="store_true", help="say what would be trained; train nothing")
     how.add_argument(
         "--cost",
         metavar="N,N",
-        help="print GPU-hours, disk and time with so many runs at a time (say 1,8,64); make nothing",
+        help="print GPU-hours, disk and time for these numbers of runs at a time (for example 1,8,64); train nothing",
     )
     how.add_argument(
         "--gpu-tflops",
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     if args.media is not None and args.media not in MEDIA_ORDER:
         raise unknown("media", args.media, MEDIA_ORDER)
     if args.episodes is not None and args.episodes < 1:
-        raise UserError(f"episodes must be at least 1, not {args.episodes}")
+        raise UserError(f"--episodes must be at least 1, not {args.episodes}")
     if args.out.exists() and not args.out.is_dir():
         raise UserError(f"{args.out} is a file; give a directory as --out")
     progress = Console(file=sys.stderr, highlight=False, quiet=args.quiet)
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     if args.only_existing:
         if args.dry_run:
             raise UserError(
-                "--dry-run says what would be made, --only-existing makes nothing; give one of them"
+                "--dry-run says what would be trained, --only-existing trains nothing; give one of them"
             )
         seeds = None if args.seeds is None else parse_seed_count(args.seeds)
         needs_runs = any(not isinstance(item, SamplesItem) for item in items)
@@ -174,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
     if any(outcome.state == "interrupted" for outcome in outcomes):
         _say(
             console,
-            "interrupted; to go on, give the same command again:\n  "
+            "interrupted; to continue, give the same command again:\n  "
             + shlex.join(["softaug", *sys.argv[1:]]),
         )
         return INTERRUPTED
@@ -206,7 +206,9 @@ def _cost(args: argparse.Namespace, items: Sequence[Item], seeds: Sequence[int])
     except ValueError:
         workers = []
     if not workers or min(workers) < 1:
-        raise UserError(f"--cost {args.cost!r} names no numbers of runs at a time; give some, like 1,8,64")
+        raise UserError(
+            f"--cost {args.cost!r} is not a list of numbers of runs at a time; give for example 1,8,64"
+        )
     tflops = GPU_TFLOPS if args.gpu_tflops is None else args.gpu_tflops
     if not 0 < tflops < float("inf"):
         raise UserError(f"--gpu-tflops must be above 0, not {tflops:g}")
@@ -327,7 +329,7 @@ def _write(
             written.append((drawn, None))
     if not written:
         raise UserError(
-            "no run that any table or figure needs is finished; leave --only-existing out to make them"
+            "no run that any table or figure needs is finished; leave out --only-existing to train them"
         )
     if args.json:
         print(json.dumps({"items": [part.to_json() for part, _ in written]}, indent=1))

@@ -34,7 +34,7 @@ NOT_OFFERED = ("task", "method", "seed", "preset", "workers")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Any config flag holds for every run. Values in brackets are the paper's; a method's own numbers and "
+        "Any config flag applies to every run. Values in brackets are the paper's; a method's own numbers and "
         "--preset small replace some."
     )
     grid = parser.add_argument_group("grid")
@@ -70,11 +70,11 @@ def add_backend_arguments(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="Ray cluster: host:port or auto; without it a Ray of its own is started",
+        help="Ray cluster: host:port or auto; by default the sweep starts its own Ray",
     )
     how.add_argument(
         "--workers", type=int, metavar="N", dest="sweep_workers",
-        help="runs at a time; by default one locally, with Ray as many as there is room for",
+        help="runs at a time; by default one locally, with Ray as many as fit",
     )  # fmt: skip
     how.add_argument(
         "--retries",
@@ -201,8 +201,8 @@ def show_plan(result: dict[str, Any], out: Path) -> None:
     )
     if result["workers_assumed"]:
         console.print(
-            "  reckoned with one run at a time; Ray trains as many as there is room for, so it takes less time and "
-            "more disk for replays; --workers N reckons with N",
+            "  estimated for one run at a time; Ray trains as many as fit, so it takes less time and "
+            "more disk for replays; --workers N estimates for N",
             style="dim",
             soft_wrap=True,
         )
@@ -211,14 +211,14 @@ def show_plan(result: dict[str, Any], out: Path) -> None:
         console.print("  from runs of the same config in this directory", style="dim")
     if False in measured:
         console.print(
-            "  from a short measurement on this machine just now; runs side by side may be slower",
+            "  from a short measurement on this machine just now; parallel runs may be slower",
             style="dim",
             soft_wrap=True,
         )
     need, free = result["replay_bytes"] + result["kept_bytes"], result["free_bytes"]
     console.print(
-        f"disk: at most {size(result['replay_bytes'])} for replays, which go when a run is finished, and "
-        f"{size(result['kept_bytes'])} for checkpoints, which stay; {size(free)} are free",
+        f"disk: at most {size(result['replay_bytes'])} for replays, which are deleted when a run is finished, and "
+        f"{size(result['kept_bytes'])} for checkpoints, which are kept; {size(free)} are free",
         style="bold red" if need > free else None,
         soft_wrap=True,
     )
@@ -251,5 +251,5 @@ def show(outcomes: Sequence[Outcome], out: Path) -> None:
         console.print(outcome.error, markup=False, soft_wrap=True)
         console.print(f"whole log: {outcome.run.directory / 'log.txt'}", markup=False, soft_wrap=True)
     if failed or any(outcome.state == "interrupted" for outcome in outcomes):
-        console.print("\nTo go on with what is not finished, give the same command again:", markup=False)
+        console.print("\nTo continue what is not finished, give the same command again:", markup=False)
         console.print(f"  {shlex.join(['softaug', *sys.argv[1:]])}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Train an agent, or go on with a run."""
+"""Train an agent, or continue a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="your own environment instead of a --task: a function without arguments that returns a Gymnasium "
         "environment; the current directory is on the path (see also --test-env, --image-key, --episode-decisions)",
     )
-    where.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in DIR, exactly")
+    where.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in DIR, exactly")
     add_trust_argument(where)
     where.add_argument(
         "--keep-replay", action="store_true", help="keep the replay's files when the run is finished"
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config, out = choose_run(args)
-    with imports_end_at_ctrl_c():  # torch takes a second, which mistakes above need not wait for
+    with imports_end_at_ctrl_c():  # torch takes a second, which errors above need not wait for
         from softaug.training.run import Result, train
 
     result: Result = train(
@@ -75,7 +75,7 @@ def choose_run(args: argparse.Namespace) -> tuple[Config, Path]:
     if args.env is not None:
         if ":" not in args.env:
             raise UserError(
-                f"--env {args.env} is no module:callable; give for example --env my_robot:make_env"
+                f"--env {args.env} is not of the form module:callable; give for example --env my_robot:make_env"
             )
         if given.setdefault("task", args.env) != args.env:
             raise UserError("--task and --env exclude each other; give one of them")

@@ -1,4 +1,4 @@
-"""Search hyper-parameters for your tasks, and write the best as a preset file."""
+"""Search hyperparameters for your tasks, and write the best as a preset file."""
 
 from __future__ import annotations
 
@@ -139,7 +139,9 @@ def settings_from(args: argparse.Namespace) -> Settings:
     if (args.tasks is None) == (args.env is None):
         raise UserError("give --tasks (such as walker_stand,cartpole_swingup) or --env module:callable")
     if args.env is not None and ":" not in args.env:
-        raise UserError(f"--env {args.env} is no module:callable; give for example --env my_robot:make_env")
+        raise UserError(
+            f"--env {args.env} is not of the form module:callable; give for example --env my_robot:make_env"
+        )
     tasks = (args.env,) if args.env is not None else tuple(names(args.tasks))
     overrides: dict[str, Any] = given_arguments(args)
     for name in NOT_OFFERED:

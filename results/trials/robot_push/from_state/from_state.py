@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from softaug.envs import robot_push
-from softaug.networks import Actor, Critic, initialise
-from softaug.sac import SAC
+from softaug.learning.networks import Actor, Critic, initialise
+from softaug.learning.sac import SAC
 
 EPISODE = robot_push.EPISODE_DECISIONS
 STATE = 6

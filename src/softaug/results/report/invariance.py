@@ -58,7 +58,7 @@ def invariance(diagnoses: Sequence[Diagnosed], shown_path: Callable[[RunRecord],
             )
             rows.append(row)
         if found.picture:
-            picture = element("img", src=found.picture, alt=f"Where the policy of {path} looks")
+            picture = element("img", src=found.picture, alt=f"What moves the action of {path}")
             pictures.append(element("figure", picture, element("figcaption", path), class_="wide"))
     columns = [tables.Column("Run"), tables.Column("Method"), tables.Column("Mode")]
     columns += [tables.Column(title, True, hint) for _, title, hint in MEASURES]
@@ -70,14 +70,14 @@ def invariance(diagnoses: Sequence[Diagnosed], shown_path: Callable[[RunRecord],
             "p",
             "How far the network moves between the clean view of a state and the same state in a test mode (mean "
             "± standard deviation over states). Small print: that distance as a share of the distance between "
-            "different states, so 0 is invariant and at 1 the look moves the network as far as another state would.",
+            "different states, so 0 is invariant and at 1 the appearance moves the network as far as another state would.",
         ),
         [element("p", note, class_="note") for note in [*sorted(notes), *earlier]],
         tables.table(columns, rows, "Invariance of features and actions"),
         pictures,
     ]
     if left := len(diagnoses) - len(pictures):
-        parts.append(element("p", f"Pictures of {left} runs are left out or missing.", class_="note"))
+        parts.append(element("p", f"Images of {left} runs are left out or missing.", class_="note"))
     return join(parts)
 
 

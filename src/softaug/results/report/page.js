@@ -17,7 +17,7 @@ function showTheme() {
   const button = find("theme");
   button.hidden = false;
   button.textContent = isDark ? "Light" : "Dark";
-  button.setAttribute("aria-label", isDark ? "Switch to light colours" : "Switch to dark colours");
+  button.setAttribute("aria-label", isDark ? "Switch to light colors" : "Switch to dark colors");
 }
 
 find("theme").addEventListener("click", () => {

@@ -73,9 +73,7 @@ class Samples:
 def _sample(configs: Sequence[Config]) -> Sample:
     first = configs[0]
     if first.own_env:  # that would import code which a run names; a page about runs needs none
-        return Sample(
-            first.task, problem="An environment of your own is not rendered here; see softaug play."
-        )
+        return Sample(first.task, problem="Your own environment is not rendered here; see softaug play.")
     wanted = {mode for config in configs for mode in ("train", config.row.train_mode, *config.eval_modes)}
     modes = [m for m in MODE_ORDER if m in wanted] + sorted(wanted - set(MODE_ORDER))
     pictures: list[Picture] = []

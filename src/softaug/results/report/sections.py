@@ -57,7 +57,7 @@ def make_sections(content: Content) -> list[tuple[str, str, Markup]]:
     made = [
         ("results", "Results", results(content)),
         ("curves", "Learning curves", curves(content)),
-        ("gap", "Generalisation gap", gap(content)),
+        ("gap", "Generalization gap", gap(content)),
         ("profile", "Performance profile", profile(content)),
         ("videos", "Videos", videos(content)),
         ("observations", "Observations", observations(content)),
@@ -209,7 +209,7 @@ def gap(content: Content) -> Markup | None:
         (
             element(
                 "p",
-                "What is lost when the world looks different: return in the training look minus return in the "
+                "What is lost when the world looks different: return in the training mode minus return in the "
                 "test mode, seed by seed. Whiskers: ± one standard deviation over seeds.",
             ),
             element(
@@ -222,7 +222,7 @@ def gap(content: Content) -> Markup | None:
                 ),
                 class_="controls",
             ),
-            _chart("gap-chart", "Generalisation by mode"),
+            _chart("gap-chart", "Generalization by mode"),
             made,
         )
     )

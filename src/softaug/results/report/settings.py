@@ -35,7 +35,7 @@ def settings(records: Sequence[RunRecord]) -> Markup:
         ("Settings that all runs share", "Setting", {k: decisive[k] for k in decisive if k not in differing}),
         ("Settings that cannot change results", "Setting", {k: values[k] for k in values if k in harmless}),
         ("Versions and machine", "What", versions),
-        ("Images, videos and colours (media)", "For", media),
+        ("Images, videos and colors (media)", "For", media),
     ):
         if found:
             body = tables.value_table(title, heading, found, records)

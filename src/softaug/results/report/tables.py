@@ -217,7 +217,7 @@ def gap_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup | None:
     columns += [
         Column(mode, True, "return in train minus return in this mode, seed by seed") for mode in tests
     ]
-    return table(columns, rows, "Generalisation gap: return lost against the training look")
+    return table(columns, rows, "Generalization gap: return lost compared with the training mode")
 
 
 def runs_table(records: Sequence[RunRecord], shown_path: Callable[[RunRecord], str]) -> Markup:
