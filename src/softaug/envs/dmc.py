@@ -25,6 +25,7 @@ from dm_control.rl.control import Environment  # noqa: E402
 from softaug.envs.appearance import Painter  # noqa: E402
 from softaug.envs.chroma import replace_green  # noqa: E402
 from softaug.envs.color import STD, ColorSetting, color_settings, default_colors, draw_color  # noqa: E402
+from softaug.envs.effects import make_effect  # noqa: E402
 from softaug.envs.modes import Mode  # noqa: E402
 from softaug.envs.perturb import CAMERA, Look, Perturber, draw_look  # noqa: E402
 from softaug.envs.state import load_task, model_arrays, save_task  # noqa: E402
@@ -106,7 +107,9 @@ class DMCEnv(gymnasium.Env):
             self._videos = video_source(str(self.mode.level), videos)
             self._media = self._videos.kind
 
-        self._env = _load(domain, task_name, _check_seed(seed))
+        self._effect = make_effect(self.mode, task, _check_seed(seed))
+
+        self._env = _load(domain, task_name, seed)
         self._compiled = {name: array.copy() for name, array in model_arrays(self.physics.model.ptr).items()}
         self._size = image_size
         self._painter = Painter(self.physics)
@@ -114,6 +117,7 @@ class DMCEnv(gymnasium.Env):
             self._painter.make_green(floor=self.mode.level == "hard")
         elif self.mode.family == "color":
             self._painter.prepare_colors()
+        self._effect.attach(self.physics, self._painter)
         self._perturber = Perturber(self.physics, self._painter)
         self._set_up_rendering(fast=render == "fast")
         self._camera: Camera | None = None
@@ -160,7 +164,8 @@ class DMCEnv(gymnasium.Env):
         """Start an episode.
 
         seed: restarts every random draw of this environment and its episode counter.
-        options: {"episode": e} sets the episode counter, which chooses the video (e modulo their number).
+        options: {"episode": e} sets the episode counter, which chooses the video (e modulo their number) or the
+        camera's turn.
         """
         self._check_open()
         if seed is not None:
@@ -179,6 +184,7 @@ class DMCEnv(gymnasium.Env):
             self._show_look(draw_look(self.np_random, self.mode))
             info |= copy.deepcopy(self._look)
         self._env.reset()
+        info |= self._effect.begin(self._episode, self.np_random)
         self._episode_over = False
         self._stack[:] = np.tile(self._frame(), (len(self._stack) // 3, 1, 1))
         return self._stack.copy(), info
@@ -193,6 +199,7 @@ class DMCEnv(gymnasium.Env):
             time_step = self._env.step(control)
             reward += float(time_step.reward or 0.0)
             frames += 1
+            self._effect.frame_passed(self.np_random)
             if time_step.last():
                 break
         # dm_control ends an episode with discount 1 at its time limit, and 0 when the task itself is over.
@@ -201,6 +208,7 @@ class DMCEnv(gymnasium.Env):
         self._episode_over = terminated or truncated
 
         self._video_position += 1
+        self._effect.decision_passed()
         self._stack[:-3] = self._stack[3:]
         self._stack[-3:] = self._frame()
         return self._stack.copy(), reward, terminated, truncated, {"frames": frames}
@@ -232,6 +240,7 @@ class DMCEnv(gymnasium.Env):
             "video_open": self._video is not None,
             "color": None if self._color is None else {key: rgb.copy() for key, rgb in self._color.items()},
             "look": copy.deepcopy(self._look),
+            "effect": self._effect.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -255,6 +264,7 @@ class DMCEnv(gymnasium.Env):
         if state["video_open"]:
             self._open_video()
         self._video_position = int(state["video_position"])
+        self._effect.set_state(state.get("effect", {}))  # states of version 0.1 have none
 
     # The parts of reset and step.
 
@@ -330,7 +340,9 @@ class DMCEnv(gymnasium.Env):
 
     def _frame(self) -> np.ndarray:
         """What the camera sees now, uint8 (3, H, W)."""
-        frame = np.ascontiguousarray(self._open_camera().render().transpose(2, 0, 1))
+        camera = self._open_camera()
+        self._effect.show()
+        frame = np.ascontiguousarray(camera.render().transpose(2, 0, 1))
         if self._video is not None:
             replace_green(frame, self._background())
         return frame
