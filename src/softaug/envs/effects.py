@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,13 @@ class Effect:
     `show` is called before each rendering, when the simulator has just computed every position anew: so an effect may
     write to the camera's position in `physics.data`, and finds the task's own there the next time.
     """
+
+    assets = ""
+    """MJCF of the textures and materials that the scene needs for it."""
+    max_geom: int | None = None
+    """How many shapes a scene may have; by default as many as the task's own has."""
+    media: str | None = None
+    """Where its videos come from, if it has any."""
 
     def attach(self, physics: Any, painter: Painter) -> None:
         """The scene has been compiled; nothing has been rendered yet."""
@@ -35,6 +43,9 @@ class Effect:
     def show(self) -> None:
         """Bring it into the scene that is rendered next; the GL context exists."""
 
+    def draw(self, physics: Any, scene: Any) -> None:
+        """Add shapes to MuJoCo's list of what is drawn, once it has been filled."""
+
     def get_state(self) -> dict[str, Any]:
         """What the rest of the episode depends on, besides the random generator: arrays and JSON values."""
         return {}
@@ -43,10 +54,31 @@ class Effect:
         """The reverse of `get_state`."""
 
 
-def make_effect(mode: Mode, task: str, seed: int) -> Effect:
-    """The effect of a mode. seed: the one that the environment is made with."""
+def make_effect(
+    mode: Mode, task: str, seed: int, videos: str | Path | Sequence[str | Path] | None = None
+) -> Effect:
+    """The effect of a mode. seed: the one that the environment is made with; videos: as in `make_env`."""
     if mode.turned:
         from softaug.envs.camera_turns import CameraTurns
 
         return CameraTurns(mode, task, seed)
+    if mode.screen:
+        from softaug.envs.screen import Screen
+
+        return Screen(mode, task, seed, videos)
     return Effect()
+
+
+def first_setting(seed: int) -> int:
+    """Where DMControl-GB2 begins in its lists of 100 colours or videos; each episode then takes the next one."""
+    return int(np.random.RandomState(seed).randint(100))
+
+
+def media_kind(*kinds: str | None) -> str | None:
+    """Where a mode's media come from, if it has several: `official` only if all are, `procedural` if any is."""
+    found = {kind for kind in kinds if kind is not None}
+    return (
+        "procedural"
+        if "procedural" in found
+        else next(iter(sorted(found - {"official"})), next(iter(found), None))
+    )
