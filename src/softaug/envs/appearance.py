@@ -13,8 +13,10 @@ draw differently (the anchor of a plane's texture, the colour of a taut tendon).
 from __future__ import annotations
 
 import functools
+import threading
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import mujoco
@@ -37,6 +39,39 @@ ROWS_AT_ONCE = 80
 CORNER_ANCHORED_SINCE = (3, 12)
 
 _ASSET_FILES = {"skybox": "./common/skybox.xml", "grid": "./common/materials.xml"}
+
+
+def with_assets(mjcf: str | bytes, assets: str) -> str:
+    """A model's text with further textures and materials, after its own."""
+    text = mjcf.decode() if isinstance(mjcf, bytes) else mjcf
+    body, end, rest = text.rpartition("</mujoco>")
+    return f"{body}<asset>{assets}</asset>{end}{rest}" if assets else text
+
+
+_loading = threading.Lock()
+
+
+@contextmanager
+def more_assets(assets: str) -> Iterator[None]:
+    """Models that dm_control's suite compiles in this block have these textures and materials besides their own.
+
+    The suite's tasks read and compile their models themselves, and a compiled model cannot grow.
+    """
+    if not assets:
+        yield
+        return
+    own = dm_mujoco.Physics.__dict__["from_xml_string"]
+
+    def from_xml_string(cls: Any, xml_string: str | bytes, assets_: Any = None, **options: Any) -> Any:
+        files = options.get("assets", assets_)
+        return own.__func__(cls, with_assets(xml_string, assets), assets=files)
+
+    with _loading:
+        dm_mujoco.Physics.from_xml_string = classmethod(from_xml_string)
+        try:
+            yield
+        finally:
+            dm_mujoco.Physics.from_xml_string = own
 
 
 def _texture_element(name: str) -> ElementTree.Element:
@@ -220,6 +255,21 @@ class Painter:
             return None
         model, index = self._physics.model, self._textures[name]
         return int(model.tex_height[index]), int(model.tex_width[index])
+
+    def show_on_cube(self, name: str, image: np.ndarray) -> None:
+        """Show one image, uint8 (size, size, 3), on all six faces of a cube or sky texture; the GL context exists.
+
+        MuJoCo takes a texture that is as high as wide for all faces, and reads its size at each upload.
+        """
+        model, index = self._physics.model, self._textures[name]
+        model.tex_height[index] = model.tex_width[index] = len(image)
+        self._texels(name)[:] = image.ravel()
+        self._upload(name)
+
+    def hide(self, material: str) -> None:
+        """Draw nothing of what has this material."""
+        if material in self._materials:
+            self._physics.model.mat_rgba[self._materials[material], 3] = 0.0
 
     def show_texture(self, name: str, texels: np.ndarray) -> None:
         """Replace a texture, uint8 (height, width, 3); the GL context exists already."""

@@ -22,9 +22,10 @@ from dm_control import suite  # noqa: E402
 from dm_control.mujoco.engine import Camera  # noqa: E402
 from dm_control.rl.control import Environment  # noqa: E402
 
-from softaug.envs.appearance import Painter  # noqa: E402
+from softaug.envs.appearance import Painter, more_assets  # noqa: E402
 from softaug.envs.chroma import replace_green  # noqa: E402
 from softaug.envs.color import STD, ColorSetting, color_settings, default_colors, draw_color  # noqa: E402
+from softaug.envs.effects import first_setting, make_effect, media_kind  # noqa: E402
 from softaug.envs.modes import Mode  # noqa: E402
 from softaug.envs.perturb import CAMERA, Look, Perturber, draw_look  # noqa: E402
 from softaug.envs.state import load_task, model_arrays, save_task  # noqa: E402
@@ -98,7 +99,7 @@ class DMCEnv(gymnasium.Env):
         self._colors: list[ColorSetting] | None = None
         self._videos: Any = None
         self._media: str | None = None
-        if self.mode.family == "color":
+        if self.mode.recolored:
             self._colors, self._media = color_settings(self.mode, colors, task)
         elif self.mode.family == "video":
             from softaug.media import video_source
@@ -106,14 +107,19 @@ class DMCEnv(gymnasium.Env):
             self._videos = video_source(str(self.mode.level), videos)
             self._media = self._videos.kind
 
-        self._env = _load(domain, task_name, _check_seed(seed))
+        self._made_seed = _check_seed(seed)
+        self._effect = make_effect(self.mode, task, seed, videos)
+        self._media = media_kind(self._media, self._effect.media)
+
+        self._env = _load(domain, task_name, seed, self._effect.assets)
         self._compiled = {name: array.copy() for name, array in model_arrays(self.physics.model.ptr).items()}
         self._size = image_size
         self._painter = Painter(self.physics)
         if self.mode.family == "video":
             self._painter.make_green(floor=self.mode.level == "hard")
-        elif self.mode.family == "color":
+        elif self.mode.recolored:
             self._painter.prepare_colors()
+        self._effect.attach(self.physics, self._painter)
         self._perturber = Perturber(self.physics, self._painter)
         self._set_up_rendering(fast=render == "fast")
         self._camera: Camera | None = None
@@ -160,7 +166,8 @@ class DMCEnv(gymnasium.Env):
         """Start an episode.
 
         seed: restarts every random draw of this environment and its episode counter.
-        options: {"episode": e} sets the episode counter, which chooses the video (e modulo their number).
+        options: {"episode": e} sets the episode counter, which chooses the video (e modulo their number) or the
+        camera's turn.
         """
         self._check_open()
         if seed is not None:
@@ -171,14 +178,17 @@ class DMCEnv(gymnasium.Env):
         self._next_episode = self._episode + 1
 
         info: dict[str, Any] = {"episode": self._episode}
-        if self.mode.family == "color":
-            info |= {"color": self._draw_color(), "media": self._media}
+        if self._media is not None:
+            info["media"] = self._media
+        if self.mode.recolored:
+            info["color"] = self._draw_color()
         elif self.mode.family == "video":
-            info |= {"video": self._open_video(), "media": self._media}
+            info["video"] = self._open_video()
         if self.mode.perturbed:
             self._show_look(draw_look(self.np_random, self.mode))
             info |= copy.deepcopy(self._look)
         self._env.reset()
+        info |= self._effect.begin(self._episode, self.np_random)
         self._episode_over = False
         self._stack[:] = np.tile(self._frame(), (len(self._stack) // 3, 1, 1))
         return self._stack.copy(), info
@@ -193,6 +203,7 @@ class DMCEnv(gymnasium.Env):
             time_step = self._env.step(control)
             reward += float(time_step.reward or 0.0)
             frames += 1
+            self._effect.frame_passed(self.np_random)
             if time_step.last():
                 break
         # dm_control ends an episode with discount 1 at its time limit, and 0 when the task itself is over.
@@ -201,6 +212,7 @@ class DMCEnv(gymnasium.Env):
         self._episode_over = terminated or truncated
 
         self._video_position += 1
+        self._effect.decision_passed()
         self._stack[:-3] = self._stack[3:]
         self._stack[-3:] = self._frame()
         return self._stack.copy(), reward, terminated, truncated, {"frames": frames}
@@ -232,6 +244,7 @@ class DMCEnv(gymnasium.Env):
             "video_open": self._video is not None,
             "color": None if self._color is None else {key: rgb.copy() for key, rgb in self._color.items()},
             "look": copy.deepcopy(self._look),
+            "effect": self._effect.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -255,6 +268,7 @@ class DMCEnv(gymnasium.Env):
         if state["video_open"]:
             self._open_video()
         self._video_position = int(state["video_position"])
+        self._effect.set_state(state.get("effect", {}))  # states of version 0.1 have none
 
     # The parts of reset and step.
 
@@ -296,7 +310,10 @@ class DMCEnv(gymnasium.Env):
         if self._camera is None:
             _claim_gl()
             try:
-                self._camera = Camera(self.physics, self._size, self._size, CAMERA)
+                effect = self._effect
+                self._camera = Camera(
+                    self.physics, self._size, self._size, CAMERA, effect.max_geom, effect.draw
+                )
             except (mujoco.FatalError, RuntimeError) as error:
                 raise UserError(
                     f"The OpenGL back end {BACKEND!r} cannot render ({error}); run `python -m softaug.envs.gl` to "
@@ -307,6 +324,8 @@ class DMCEnv(gymnasium.Env):
     def _draw_color(self) -> ColorSetting:
         if self._colors is None:
             color = draw_color(self.np_random, STD[str(self.mode.level)], default_colors(self.task_name))
+        elif self.mode.screen:  # GB2 shows its settings in order
+            color = self._colors[(first_setting(self._made_seed) + self._episode) % len(self._colors)]
         else:
             color = self._colors[self.np_random.integers(len(self._colors))]
         self._show_color(color)
@@ -330,7 +349,9 @@ class DMCEnv(gymnasium.Env):
 
     def _frame(self) -> np.ndarray:
         """What the camera sees now, uint8 (3, H, W)."""
-        frame = np.ascontiguousarray(self._open_camera().render().transpose(2, 0, 1))
+        camera = self._open_camera()
+        self._effect.show()
+        frame = np.ascontiguousarray(camera.render().transpose(2, 0, 1))
         if self._video is not None:
             replace_green(frame, self._background())
         return frame
@@ -350,13 +371,17 @@ class DMCEnv(gymnasium.Env):
         return self._action_low + (values + 1.0) * 0.5 * (self._action_high - self._action_low)
 
 
-def _load(domain: str, task: str, seed: int) -> Environment:
-    """dm_control's environment: a task of its suite, or robot push, which is made like one."""
+def _load(domain: str, task: str, seed: int, assets: str = "") -> Environment:
+    """dm_control's environment: a task of its suite, or robot push, which is made like one.
+
+    assets: MJCF of textures and materials to have in its model besides.
+    """
     if domain == "robot":
         from softaug.envs import robot_push
 
-        return robot_push.load(ROBOT_TASKS[f"robot_{task}"], random=seed)
-    env = suite.load(domain, task, task_kwargs={"random": seed})
+        return robot_push.load(ROBOT_TASKS[f"robot_{task}"], random=seed, assets=assets)
+    with more_assets(assets):
+        env = suite.load(domain, task, task_kwargs={"random": seed})
     if np.isinf(env._step_limit):  # lqr: dm_control lets its episodes run for ever
         env._step_limit = UNLIMITED_TASK_FRAMES
     return env

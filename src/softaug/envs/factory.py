@@ -97,13 +97,15 @@ def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
     if config.own_env:
         return source_facts(own_spec(config, mode))
     parsed = Mode.parse(mode)
-    if parsed.family == "video":
-        return video_source(str(parsed.level), config.videos or None).describe()
-    if parsed.family == "color":
+    videos = None
+    if parsed.family == "video" or parsed.screen:
+        videos = video_source(str(parsed.level), config.videos or None).describe()
+    if parsed.recolored:
         settings, kind = color_settings(parsed, config.colors or None, config.task)
         content = [{key: rgb.tolist() for key, rgb in setting.items()} for setting in settings or []]
-        return {"kind": kind, "settings": len(content), "sha256": hash_of(content)}
-    return None
+        colors = {"kind": kind, "settings": len(content), "sha256": hash_of(content)}
+        return colors if videos is None else {**videos, "colors": colors}
+    return videos
 
 
 def hash_of(value: Any) -> str:

@@ -12,8 +12,9 @@ class Mode:
     """One visual distribution, as a value; code asks for its fields and never looks inside its name."""
 
     family: str
-    """`train` (the task's own look), `color` (recoloured scene), `video` (video behind the robot), or an axis alone:
-    `camera`, `light`, `texture`."""
+    """`train` (the task's own look), `color` (recoloured scene), `video` (video behind the robot), an axis alone:
+    `camera`, `light`, `texture`, or a family of DMControl-GB2: `rotate`, `shift`, `rotate_shift`, `screen_video`,
+    `screen_color_video`."""
     level: str | None
     """`easy` or `hard` test distribution, `random` (fresh draws, for training), or None."""
     split: str
@@ -24,6 +25,11 @@ class Mode:
     """How much the lights' place, brightness and colour change."""
     texture: str | None = None
     """How much the patterns of floor and table change."""
+    turned: tuple[str, ...] = ()
+    """How the camera is turned for an episode (DMControl-GB2): `rotate` (about the view axis), `shift` (the subject
+    moves towards an edge of the image)."""
+    screen: bool = False
+    """Whether a video is shown on a screen in the scene (DMControl-GB2)."""
     label: str | None = None
     """The name, where it does not follow from family and level."""
 
@@ -32,6 +38,11 @@ class Mode:
         if self.label is not None:
             return self.label
         return self.family if self.level is None else f"{self.family}_{self.level}"
+
+    @property
+    def recolored(self) -> bool:
+        """Whether each episode has a colour setting."""
+        return self.family in ("color", "screen_color_video")
 
     @property
     def perturbed(self) -> bool:
@@ -76,5 +87,14 @@ ROBOT_MODES: tuple[Mode, ...] = (
     Mode("color", "hard", "test", camera="easy", light="easy", texture="easy", label="random_colors"),
     Mode("video", "easy", "test", camera="easy", light="easy", texture="easy", label="video_background"),
 )
-MODES: tuple[Mode, ...] = (*BENCHMARK_MODES, *AXIS_MODES, *ROBOT_MODES)
+LEVELS = ("easy", "hard")
+# DMControl-GB2 (docs/benchmarks.md). Its `color_*` are the benchmark's own.
+GB2_MODES: tuple[Mode, ...] = (
+    *(Mode("rotate", level, "test", turned=("rotate",)) for level in LEVELS),
+    *(Mode("shift", level, "test", turned=("shift",)) for level in LEVELS),
+    *(Mode("rotate_shift", level, "test", turned=("rotate", "shift")) for level in LEVELS),
+    *(Mode("screen_video", level, "test", screen=True) for level in LEVELS),
+    *(Mode("screen_color_video", level, "test", screen=True) for level in LEVELS),
+)
+MODES: tuple[Mode, ...] = (*BENCHMARK_MODES, *AXIS_MODES, *ROBOT_MODES, *GB2_MODES)
 MODE_NAMES: tuple[str, ...] = tuple(mode.name for mode in MODES)

@@ -16,9 +16,9 @@ def media_note(mode: str, kind: str | None, facts: dict[str, Any] | None) -> str
         return PROCEDURAL_NOTE
     if kind not in (None, "official"):
         return OWN_MEDIA_NOTE
-    # The robot's video_background shows the videos of video_easy.
-    level = "easy" if mode == "video_background" else mode.removeprefix("video_")
-    expected = VIDEO_COUNTS.get(level, 0)
+    # The robot's video_background shows the videos of video_easy; DMControl-GB2's screens show the same videos.
+    level = "easy" if mode == "video_background" else mode.rpartition("video_")[2]
+    expected = VIDEO_COUNTS.get(level, 0) if "video_" in mode else 0
     found = (facts or {}).get("videos", expected)
     if found < expected:
         return f"{mode}: only {found} of the benchmark's {expected} videos: not comparable with the paper"

@@ -15,12 +15,15 @@ from softaug.envs.robot_push.scene import TIMESTEP, compile_model  # noqa: E402
 from softaug.envs.robot_push.task import DECISION_SECONDS, EPISODE_DECISIONS, Physics, RobotPush  # noqa: E402
 
 
-def load(action_dims: int = 2, random: int | np.random.RandomState = 0) -> control.Environment:
+def load(
+    action_dims: int = 2, random: int | np.random.RandomState = 0, assets: str = ""
+) -> control.Environment:
     """The environment as dm_control has it: states, no pixels. One of its steps is one decision (0.3 s).
 
-    action_dims: 2 moves the hand in the table's plane, 3 also up and down.
+    action_dims: 2 moves the hand in the table's plane, 3 also up and down. assets: MJCF of further textures and
+    materials.
     """
-    physics = Physics.from_model(wrapper.MjModel(compile_model()))
+    physics = Physics.from_model(wrapper.MjModel(compile_model(assets)))
     return control.Environment(
         physics,
         RobotPush(action_dims, random),

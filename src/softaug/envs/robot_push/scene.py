@@ -14,6 +14,7 @@ import mujoco
 import numpy as np
 from dm_control.suite import common
 
+from softaug.envs.appearance import with_assets
 from softaug.envs.color import ROBOT_COLORS
 
 TIMESTEP = 0.004
@@ -77,9 +78,9 @@ _SCENE = f"""
 """
 
 
-def compile_model() -> mujoco.MjModel:
-    """Arm, hand, table, cube and goal."""
-    spec = mujoco.MjSpec.from_string(_SCENE, include=common.ASSETS)
+def compile_model(assets: str = "") -> mujoco.MjModel:
+    """Arm, hand, table, cube and goal; `assets`: MJCF of further textures and materials."""
+    spec = mujoco.MjSpec.from_string(with_assets(_SCENE, assets), include=common.ASSETS)
     spec.attach(_arm_with_hand(), frame=spec.frame("mount"), prefix="arm/")
     for name in ("grid", "self"):
         spec.material(name).reflectance = 0.0  # a mirror image would be a second rendering of the scene
