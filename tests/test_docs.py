@@ -111,3 +111,23 @@ def test_the_architecture_page_names_every_layer():
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+AVOIDED = re.compile(
+    r"\b(pictures?|mend(ed|s)?|reckon(ed|s)?|go(es)? on|shall|besides?|colours?|optimis\w+)\b", re.IGNORECASE
+)
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.stem
+)
+def test_pages_use_the_words_of_the_project(path):
+    """CONTRIBUTING.md says which ones instead. Code is left alone."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
+    assert not [found[0] for found in AVOIDED.finditer(text)]
+
+
+def test_help_uses_the_words_of_the_project():
+    text = hooks.command_help()
+    assert "softaug train" in text
+    assert not [text[found.start() - 30 : found.end() + 10] for found in AVOIDED.finditer(text)]
