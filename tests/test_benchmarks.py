@@ -89,6 +89,12 @@ def test_losses_and_gradients_equal_the_plain_ones(method, device):
 
 
 @every_method
+def test_losses_and_gradients_equal_the_plain_ones_with_the_small_presets_options(method):
+    config = tiny_method(method, share_features=True, frame_layers=1, **STILL)
+    check_gradients(config, tiny_replay(config), updates=3)
+
+
+@every_method
 def test_a_batch_in_pieces_equals_the_plain_whole(method, monkeypatch):
     monkeypatch.setattr("softaug.learning.networks.CPU_PIECE", 3)
     config = tiny_method(method, **STILL)
@@ -150,6 +156,21 @@ def test_the_plain_learner_is_plain():
 
 
 # --- what the benchmark says ------------------------------------------------------------------------------
+
+
+def test_useful_work_of_shared_features_and_frames_by_hand():
+    """Next view once, one trained pass; two layers on each of three frames, the third on 3 x 16 channels."""
+    config = make_config(
+        method="sac",
+        preset="small",
+        share_features=True,
+        frame_layers=2,
+        filters=(8, 16, 32),
+        strides=(2, 2, 1),
+    )
+    layers = [3 * 2 * 24**2 * 8 * 27, 3 * 2 * 11**2 * 16 * 8 * 9, 2 * 9**2 * 32 * 48 * 9]
+    assert layer_flops(config) == layers
+    assert useful_gflop(config) == pytest.approx(config.batch_size * (4 * sum(layers) - layers[0]) / 1e9)
 
 
 def test_useful_work_by_hand():

@@ -67,7 +67,10 @@ class Config:
         "your own environment: decisions until an episode is cut off; 0: the environment's own time limit",
         later=True,
     )
-    render: str = option("exact", "exact (dm_control's image, pixel by pixel) or fast (smaller shadow map)")
+    render: str = option(
+        "exact",
+        "exact (dm_control's image, pixel by pixel), fast (smaller shadow map) or aliased (fast, and without smooth edges)",
+    )
     images: str = option(
         "", "overlay images: a folder, a registered name or 'procedural'; empty: registered, else procedural"
     )
@@ -369,7 +372,7 @@ def _check(config: Config) -> None:
         if not 0 < getattr(config, name) < math.inf:
             raise UserError(f"{name} must be positive, not {getattr(config, name)}")
     choices = {
-        "replay_memory": ("disk", "ram"), "render": ("exact", "fast"),
+        "replay_memory": ("disk", "ram"), "render": ("exact", "fast", "aliased"),
         "conv_init": ("delta_orthogonal", "orthogonal"), "device": ("auto", "cpu", "cuda", "mps"), "precision": ("fp32", "tf32", "bf16"),
         "prefetch": ("auto", "on", "off"),
     }  # fmt: skip

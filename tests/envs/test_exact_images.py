@@ -139,6 +139,15 @@ def test_fast_rendering_is_close():
     exact.close(), fast.close()
 
 
+def test_aliased_rendering_differs_at_edges_only():
+    """Without multisampling a pixel is either body or floor: inside of areas it is the exact one."""
+    exact, aliased = make_env("cartpole_swingup"), make_env("cartpole_swingup", render="aliased")
+    difference = np.abs(exact.reset(seed=1)[0][-3:].astype(int) - aliased.reset(seed=1)[0][-3:]).max(axis=0)
+    assert 0.005 < (difference > 8).mean() < 0.1
+    assert np.median(difference) <= 1
+    exact.close(), aliased.close()
+
+
 def test_a_texture_that_differs_from_the_known_gradient_is_compiled(monkeypatch):
     """Should another MuJoCo build its gradient otherwise, the compiler is used and images stay exact."""
     from softaug.envs import appearance

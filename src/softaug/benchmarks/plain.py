@@ -9,6 +9,8 @@ from equal generators in the same order, so both take the same step up to roundi
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from softaug.learning.augment import (
 from softaug.learning.auxiliary.curl import CurlTask
 from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
 from softaug.learning.auxiliary.soda import SodaTask
+from softaug.learning.networks import FrameStack
 from softaug.learning.replay import Batch, Replay
 
 # --- replay and augmentations ----------------------------------------------------------------------------
@@ -106,9 +109,22 @@ def overlay(obs: Tensor, augment: RandomOverlay, generator: torch.Generator) -> 
 def encode(encoder: nn.Module, obs: Tensor) -> Tensor:
     """Features, flat (B, F): every convolution in turn, ReLU between them."""
     x = obs / 255
-    for i, conv in enumerate(layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d)):
+    convs = [layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d)]
+    trunk = getattr(encoder, "trunk", None)
+    if isinstance(trunk, FrameStack):
+        alone = len(trunk.frame.convs)
+        each = [frame_features(convs[:alone], frame) for frame in x.split(3, dim=1)]
+        x = torch.cat([each[-1]] + [b - a for a, b in reversed(list(pairwise(each)))], dim=1)
+        convs = convs[alone:]
+    for i, conv in enumerate(convs):
         x = conv(x if i == 0 else torch.relu(x))
     return x.flatten(1)
+
+
+def frame_features(convs: Sequence[nn.Module], frame: Tensor) -> Tensor:
+    for conv in convs:
+        frame = torch.relu(conv(frame))
+    return frame
 
 
 def move_average(target: nn.Module, online: nn.Module, tau: float) -> None:
@@ -167,7 +183,8 @@ class PlainLearner:
     def bellman_target(self, next_view: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         with torch.no_grad():
             action, log_prob = self.sac.actor.sample(encode(self.sac.encoder, next_view), self.generator)
-            q1, q2 = self.sac.target_critic(encode(self.sac.target_encoder, next_view), action)
+            encoder = self.sac.encoder if self.sac.share_features else self.sac.target_encoder
+            q1, q2 = self.sac.target_critic(encode(encoder, next_view), action)
             return reward + discount * (torch.min(q1, q2) - self.sac.log_alpha.exp() * log_prob)
 
     def critic_loss(self, view: Tensor, action: Tensor, target: Tensor, strong_view: Tensor | None) -> Tensor:
@@ -177,9 +194,12 @@ class PlainLearner:
             losses.append(F.mse_loss(q1, target) + F.mse_loss(q2, target))
         return sum(losses, torch.tensor(0.0)) / len(losses)
 
-    def actor_losses(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        action, log_prob = self.sac.actor.sample(encode(self.sac.encoder, view).detach(), self.generator)
-        q1, q2 = self.sac.critic(encode(self.sac.encoder, view).detach(), action)
+    def actor_losses(self, view: Tensor, shared: Tensor | None) -> tuple[Tensor, Tensor]:
+        features = encode(self.sac.encoder, view).detach() if shared is None else shared
+        action, log_prob = self.sac.actor.sample(features, self.generator)
+        q1, q2 = self.sac.critic(
+            features if shared is not None else encode(self.sac.encoder, view).detach(), action
+        )
         alpha = self.sac.log_alpha.exp()
         actor_loss = (alpha.detach() * log_prob - torch.min(q1, q2)).mean()
         alpha_loss = (alpha * (-log_prob - self.sac.target_entropy).detach()).mean()
@@ -233,10 +253,11 @@ class PlainLearner:
             view, next_view = (self.strong(pixels, self.generator) for pixels in (view, next_view))
         strong_view = self.strong(view, self.generator) if "critic" in agent.strong_in else None
         target = self.bellman_target(next_view, batch.reward, batch.discount)
+        shared = encode(self.sac.encoder, view).detach() if self.sac.share_features else None
         losses["critic_loss"] = self.critic_loss(view, batch.action, target, strong_view)
         self._step("critic", losses["critic_loss"])
         if self.updates % agent.actor_every == 0:
-            losses["actor_loss"], alpha_loss = self.actor_losses(view)
+            losses["actor_loss"], alpha_loss = self.actor_losses(view, shared)
             self._step("actor", losses["actor_loss"])
             self._step("alpha", alpha_loss)
         if self.updates % agent.target_every == 0:

@@ -48,20 +48,21 @@ GOALS = {"fraction_of_peak": 0.75, "speedup": 2.0, "replay_fraction": 0.03, "pea
 
 
 def layer_flops(config: Config) -> list[int]:
-    """Floating-point operations of each convolution for one image, forward."""
-    channels, size, flops = 3 * config.frame_stack, config.crop_size, []
-    for filters, stride in zip(config.filters, config.strides, strict=True):
+    """Floating-point operations of each convolution for one stack of frames, forward."""
+    alone, frames = config.frame_layers, config.frame_stack
+    channels, size, flops = 3 if alone else 3 * frames, config.crop_size, []
+    for layer, (filters, stride) in enumerate(zip(config.filters, config.strides, strict=True), start=1):
         size = (size - 3) // stride + 1
-        flops.append(2 * size * size * filters * channels * 9)
-        channels = filters
+        flops.append(2 * size * size * filters * channels * 9 * (frames if layer <= alone else 1))
+        channels = filters * frames if layer == alone else filters
     return flops
 
 
 def useful_gflop(config: Config) -> float:
     """The encoder's useful work per update, averaged over the schedule (see above)."""
     row, layers = config.row, layer_flops(config)
-    # Images per update: the next view through the online and the target encoder, the actor's view.
-    forward = config.batch_size * (2 + 1 / config.actor_every)
+    # Images per update: the next view through the online and the target encoder, the actor's view; or only the first.
+    forward = config.batch_size * (1 if config.share_features else 2 + 1 / config.actor_every)
     trained = config.batch_size * (2.0 if "critic" in row.strong_in else 1.0)
     # SODA samples a batch of its own; CURL and PAD take RL's.
     auxiliary = (config.aux_batch_size if row.auxiliary == "soda" else config.batch_size) / config.aux_every

@@ -35,7 +35,7 @@ from softaug.tasks import action_repeat as default_action_repeat  # noqa: E402
 from softaug.tasks import frame_stack as default_frame_stack  # noqa: E402
 
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 16, 1024
-RENDER_SETTINGS = ("exact", "fast")
+RENDER_SETTINGS = ("exact", "fast", "aliased")
 UNLIMITED_TASK_FRAMES = 1000
 """Where a task of the suite has no time limit (lqr), its episodes end after as many frames as most others'."""
 # dm_control's tasks use 2048; see `make_env` for what 512 changes in the picture.
@@ -121,7 +121,7 @@ class DMCEnv(gymnasium.Env):
             self._painter.prepare_colors()
         self._effect.attach(self.physics, self._painter)
         self._perturber = Perturber(self.physics, self._painter)
-        self._set_up_rendering(fast=render == "fast")
+        self._set_up_rendering(render)
         self._camera: Camera | None = None
 
         spec = self._env.action_spec()
@@ -292,10 +292,12 @@ class DMCEnv(gymnasium.Env):
         self._env.task._random = np.random.RandomState(seed)
         self._next_episode = 0
 
-    def _set_up_rendering(self, fast: bool) -> None:
+    def _set_up_rendering(self, render: str) -> None:
         """To be done before the GL context exists, which takes these sizes once and for all."""
         visual = self.physics.model.vis
-        if fast:
+        if render == "aliased":
+            visual.quality.offsamples = 0
+        if render != "exact":
             visual.quality.shadowsize = min(visual.quality.shadowsize, FAST_SHADOW_MAP)
             visual.global_.offwidth = visual.global_.offheight = self._size
             if self.task_name in ROBOT_TASKS:
