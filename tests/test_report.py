@@ -18,9 +18,9 @@ from softaug.cli import main
 from softaug.commands import report as command
 from softaug.config import Config, make_config
 from softaug.errors import UserError
+from softaug.results.model import EPISODES, Group, make_groups
 from softaug.results.reading import RunRecord, find_runs, read_run
 from softaug.results.report import Reporter
-from softaug.results.report.groups import EPISODES, Group, gaps, kept, make_groups
 from softaug.results.report.markup import breakable, element, json_script
 from softaug.results.report.media import choose_videos
 from softaug.results.report.payload import make_payload, make_profile, points_of_a_curve
@@ -56,7 +56,7 @@ def test_seeds_are_the_replicates(tmp_path: Path) -> None:
     cell = group.cell("train")
     assert cell is not None and cell.scores == {0: 200, 1: 400}
     assert cell.mean == 300  # not 250, the mean of all episodes
-    assert cell.episodes == (1, 3)
+    assert cell.episodes == (3, 1)
     assert not left_out
 
 
@@ -134,15 +134,15 @@ def test_gap_is_taken_seed_by_seed(tmp_path: Path) -> None:
     for seed, (clean, test) in enumerate([(800, 600), (400, 400)]):
         fabricate_run(tmp_path / str(seed), seed=seed, returns={"train": [clean], "color_hard": [test]})
     [group], _ = groups_in(tmp_path)
-    assert gaps(group, "color_hard") == {0: 200, 1: 0}
-    assert kept(group, "color_hard") == {0: 0.75, 1: 1.0}
-    assert gaps(group, "video_hard") == {}
+    assert group.gaps("color_hard") == {0: 200, 1: 0}
+    assert group.kept("color_hard") == {0: 0.75, 1: 1.0}
+    assert group.gaps("video_hard") == {}
 
 
 def test_no_share_of_a_return_that_is_not_positive(tmp_path: Path) -> None:
     fabricate_run(tmp_path / "a", returns={"train": [-2.0], "color_hard": [-5.0]})
     [group], _ = groups_in(tmp_path)
-    assert gaps(group, "color_hard") == {0: 3.0} and kept(group, "color_hard") == {}
+    assert group.gaps("color_hard") == {0: 3.0} and group.kept("color_hard") == {}
 
 
 # ---- curves, profiles, bounds --------------------------------------------------------------------------------------

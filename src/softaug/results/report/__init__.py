@@ -2,7 +2,7 @@
 
     Reporter(["runs"]).write(Path("report.html"))
 
-`groups` decides which runs may be averaged, `tables` and `sections` make the HTML, `payload` what the script draws,
+`softaug.results.model` decides which runs may be averaged, `tables` and `sections` make the HTML, `payload` what the script draws,
 `page` puts them together with page.css, charts.js and page.js.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from softaug.errors import UserError
 from softaug.files import output_file, read_object, write_atomically
+from softaug.results.model import make_groups
 from softaug.results.reading import RunRecord, find_runs, read_run
-from softaug.results.report.groups import make_groups
 from softaug.results.report.invariance import Diagnosed, diagnosed_at
 from softaug.results.report.media import choose_videos, picture_file_uri
 from softaug.results.report.page import render

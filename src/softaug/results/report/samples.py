@@ -11,7 +11,7 @@ import numpy as np
 from softaug.config import Config
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
-from softaug.results.report.groups import MODE_ORDER, Group
+from softaug.results.model import Group, ordered_modes
 
 MAX_TASKS = 6
 """Rendering a task in five modes takes seconds; more tasks than this are named, not shown."""
@@ -75,7 +75,7 @@ def _sample(configs: Sequence[Config]) -> Sample:
     if first.own_env:  # that would import code which a run names; a page about runs needs none
         return Sample(first.task, problem="Your own environment is not rendered here; see softaug play.")
     wanted = {mode for config in configs for mode in ("train", config.row.train_mode, *config.eval_modes)}
-    modes = [m for m in MODE_ORDER if m in wanted] + sorted(wanted - set(MODE_ORDER))
+    modes = ordered_modes(wanted)
     pictures: list[Picture] = []
     views: list[Views] = []
     problems: list[str] = []

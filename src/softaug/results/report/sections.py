@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from softaug.config import Config
-from softaug.results.reading import RunRecord
+from softaug.results.model import EPISODES, Group, departures, modes_of
+from softaug.results.reading import RunRecord, overlay_media
 from softaug.results.report import tables
-from softaug.results.report.groups import EPISODES, Group, modes_of
 from softaug.results.report.invariance import Diagnosed, invariance
 from softaug.results.report.markup import Markup, element, join
 from softaug.results.report.media import VIDEO_BYTES, Videos, picture_uri
 from softaug.results.report.samples import Sample
-from softaug.results.report.settings import as_dict, settings
-from softaug.results.reproduce.collect import settings as changed_settings
+from softaug.results.report.settings import settings
 from softaug.tasks import ROBOT_TASKS
 
 MOST_NAMED = 8
@@ -91,7 +90,7 @@ def comparability(content: Content) -> str:
     configs = [record.config for record in content.records]
     reasons = [f"preset {p}" for p in sorted({config.preset for config in configs} - {"paper"})]
     reasons += _departures([config for config in configs if config.preset == "paper" and not config.own_env])
-    if any(_overlay_images(record) == "procedural" for record in content.records):
+    if any(overlay_media(record) == "procedural" for record in content.records):
         reasons.append("procedural overlay images in training")
     reasons += [
         f"{task} is a reconstruction"
@@ -114,19 +113,13 @@ def comparability(content: Content) -> str:
     return f"Not directly comparable with the paper: {', '.join(reasons)}." if reasons else ""
 
 
-def _overlay_images(record: RunRecord) -> Any:
-    """Where the images of random overlay came from; None if the method uses none or a damaged run.json hides it."""
-    media = as_dict(record.facts.get("media"))
-    return as_dict(media.get("overlay")).get("kind") if record.config.row.strong == "overlay" else None
-
-
 def _departures(configs: Sequence[Config]) -> list[str]:
     """Where runs of preset paper trained otherwise than the paper."""
     reasons = []
     if lengths := sorted({config.decisions for config in configs} - {Config.decisions}):
         shown = " and ".join(f"{decisions:,}" for decisions in lengths)
         reasons.append(f"{shown} instead of {Config.decisions:,} decisions")
-    if changed := sorted({name for config in configs for name in changed_settings(config)}):
+    if changed := sorted({name for config in configs for name in departures(config)}):
         reasons.append(f"other settings than the paper’s ({_few(changed)})")
     return reasons
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from softaug.results.model import Group, ModeResult
+from softaug.results.paper import paper_result
 from softaug.results.reading import RunRecord
-from softaug.results.report.groups import Cell, Group, gaps, kept
 from softaug.results.report.markup import Markup, breakable, element, join
-from softaug.results.reproduce.paper import paper_result
 from softaug.results.statistics import estimate, mean_std
 
 
@@ -143,7 +143,7 @@ def results_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup:
             if found is None:
                 row.append(cell("–", beside, class_="number none", data_empty=True))
                 continue
-            mean, std = mean_std([*found.scores.values()])
+            mean, std = found.mean, found.std
             others = [_other_media(other, group) for other in group.cells[mode][1:]]
             mark = "number best" if (id(group), mode) in best else "number"
             fewer = element("small", said) if (said := _fewer_seeds(found, group)) else None
@@ -160,13 +160,13 @@ def mode_table(groups: Sequence[Group], mode: str) -> Markup | None:
     rows: list[list[Markup]] = []
     for group in groups:
         for found in group.cells.get(mode, ()):
-            mean, std = mean_std([*found.scores.values()])
+            mean, std = found.mean, found.std
             printed = paper_of(group, mode)
             seeds = len(found.scores)
             row = who_cells(group, first)
             row += [cell(str(seeds), sort=seeds), cell(spread(mean, std), _so_far(found), sort=mean)]
             row.append(_iqm(found))
-            row.append(cell(span(*found.episodes), sort=found.episodes[0]))
+            row.append(cell(span(min(found.episodes), max(found.episodes)), sort=min(found.episodes)))
             row.append(cell(f"{found.decisions:,}", sort=found.decisions))
             row.append(cell(found.media or "none needed"))
             if printed:
@@ -195,7 +195,7 @@ def mode_table(groups: Sequence[Group], mode: str) -> Markup | None:
 
 def gap_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup | None:
     """What each method loses from the training look to each test mode."""
-    tests = [mode for mode in modes if mode != "train" and any(gaps(group, mode) for group in groups)]
+    tests = [mode for mode in modes if mode != "train" and any(group.gaps(mode) for group in groups)]
     if not tests:
         return None
     first = who(groups)
@@ -203,7 +203,7 @@ def gap_table(groups: Sequence[Group], modes: Sequence[str]) -> Markup | None:
     for group in groups:
         row = who_cells(group, first)
         for mode in tests:
-            lost, share = gaps(group, mode), kept(group, mode)
+            lost, share = group.gaps(mode), group.kept(mode)
             if not lost:
                 row.append(empty())
                 continue
@@ -273,7 +273,7 @@ def duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _iqm(found: Cell) -> Markup:
+def _iqm(found: ModeResult) -> Markup:
     scores = np.array([*found.scores.values()])
     middle = estimate([scores], rng=np.random.default_rng(0), replications=2000)
     if middle.low is None or middle.high is None:
@@ -287,18 +287,18 @@ def _seeds(group: Group) -> Markup:
     return cell(str(len(group.records)), waiting, sort=len(group.records))
 
 
-def _so_far(found: Cell) -> Markup | None:
+def _so_far(found: ModeResult) -> Markup | None:
     return None if found.final else element("small", f"so far, at {found.decisions:,}", class_="so-far")
 
 
-def _fewer_seeds(found: Cell, group: Group) -> str:
+def _fewer_seeds(found: ModeResult, group: Group) -> str:
     """`2 of 5 seeds`; empty if the number comes from every seed of the group."""
     seeds, every = len(found.scores), len(group.records)
     return f"{seeds} of {every} seeds" if seeds < every else ""
 
 
-def _other_media(found: Cell, group: Group) -> Markup:
-    mean, std = mean_std([*found.scores.values()])
+def _other_media(found: ModeResult, group: Group) -> Markup:
+    mean, std = found.mean, found.std
     fewer = _fewer_seeds(found, group)
     return element(
         "small", spread(mean, std), f" on {found.media or 'no'} media", f" ({fewer})" if fewer else None

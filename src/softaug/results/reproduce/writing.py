@@ -10,9 +10,10 @@ from typing import Any
 
 from softaug.errors import UserError
 from softaug.files import write_atomically
+from softaug.results.model import LearningCurve
 from softaug.results.reproduce import formats
 from softaug.results.reproduce.collect import Selection, describe_runs
-from softaug.results.reproduce.curves import Curve, curve_rows
+from softaug.results.reproduce.curves import curve_rows
 from softaug.results.reproduce.figures import (
     collect_curves,
     curve_media,
@@ -94,7 +95,7 @@ def write_curves(
     return Written(item.name, item.title, _write(files, out), notes, content)
 
 
-def curve_notes(curves: Sequence[Curve], item: FigureItem) -> list[str]:
+def curve_notes(curves: Sequence[LearningCurve], item: FigureItem) -> list[str]:
     """Where the points come from."""
     if not curves:
         return []
