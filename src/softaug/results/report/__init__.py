@@ -2,7 +2,7 @@
 
     Reporter(["runs"]).write(Path("report.html"))
 
-`softaug.results.model` decides which runs may be averaged, `tables` and `sections` make the HTML, `payload` what the script draws,
+`softaug.results.model` decides which runs may be averaged, `sections` what the page shows, `payload` what its script draws;
 `page` puts them together with page.css, charts.js and page.js.
 """
 
