@@ -274,7 +274,7 @@ def test_bad_arguments(arguments: dict[str, Any], match: str) -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param("user_error", UserError, "plug it in", marks=pytest.mark.slow),
-        ("exit", UserError, "ended unexpectedly .exit code 3. in color_hard"),
+        ("exit", UserError, r"ended unexpectedly \(exit code 3\) while .*color_hard 0"),
     ],
 )
 def test_a_failing_worker_is_reported(kind: str, error: type[Exception], match: str) -> None:
