@@ -23,10 +23,10 @@ PLAIN_SECONDS = 30.0
 """Time between lines of progress when the output is not a terminal."""
 
 
-ScreenType = TypeVar("ScreenType", bound="Screen")
+AnyScreen = TypeVar("AnyScreen", bound="LiveScreen")
 
 
-class Screen:
+class LiveScreen:
     """Where progress is shown. `live` says whether `show` has an effect; without it, say a line when one is `due`."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Screen:
         if self.live:
             self._live.stop()
 
-    def __enter__(self: ScreenType) -> ScreenType:
+    def __enter__(self: AnyScreen) -> AnyScreen:
         return self
 
     def __exit__(
@@ -75,7 +75,7 @@ class Screen:
         self.close()
 
 
-class Bars(Screen):
+class Bars(LiveScreen):
     """A bar for each stage of something long, with a line of text below all of them."""
 
     def __init__(self, unit: str, *, count: ProgressColumn | None = None, **options: Any):

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from softaug.progress import Screen
+from softaug.progress import LiveScreen
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.progress import Progress, read_progress
 from softaug.sweep.supervise import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, Outcome, read_status
@@ -62,7 +62,7 @@ def outcome_row(outcome: Outcome) -> SweepRow:
     return SweepRow(run, outcome.state, outcome.attempts, read_progress(run.directory, run.config))
 
 
-class SweepDisplay(Screen):
+class SweepDisplay(LiveScreen):
     """Follows the files of `runs`, on stderr. `refresh` may be called as often as one likes."""
 
     def __init__(

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from softaug.progress import Screen
+from softaug.progress import LiveScreen
 from softaug.sweep.display import duration, short
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ REFRESH_SECONDS = 1.0
 PLAIN_SECONDS = 60.0
 
 
-class TuneDisplay(Screen):
+class TuneDisplay(LiveScreen):
     """Progress on stderr."""
 
     def __init__(self, seconds: float | None, *, quiet: bool = False, stream: TextIO | None = None):

@@ -27,14 +27,14 @@ from softaug.results.report.sections import Content
 from softaug.results.report.settings import as_dict
 from softaug.storage.run_files import RunFiles
 
-__all__ = ["Reporter", "Written"]
+__all__ = ["Reporter", "WrittenPage"]
 
 DIAGNOSIS_PICTURES = 12
 """More than these are left out of a page."""
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPage:
     """What a page that was written holds."""
 
     out: Path
@@ -99,7 +99,7 @@ class Reporter:
             records, groups, videos, videos_left_out, samples, samples_left_out, diagnoses, [*problems, *not_counted]
         )  # fmt: skip
 
-    def write(self, out: Path, *, reload_seconds: float | None = None) -> Written:
+    def write(self, out: Path, *, reload_seconds: float | None = None) -> WrittenPage:
         """Write the page to `out`, atomically. reload_seconds: how often the page loads itself again."""
         output_file(out)
         content = self.collect()
@@ -113,7 +113,7 @@ class Reporter:
             write_atomically(out, data)
         except OSError as error:
             raise UserError(f"cannot write to {out} ({error.strerror}); give --out another place") from None
-        return Written(out, len(data), content)
+        return WrittenPage(out, len(data), content)
 
     def _record(self, path: Path) -> RunRecord:
         stamp = _stamp(path)

@@ -22,7 +22,7 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class Picture:
+class ModeImage:
     """One image, uint8 (H, W, 3)."""
 
     name: str
@@ -44,7 +44,7 @@ class Sample:
     """A task's pictures; `problem` says why there are none, or not all."""
 
     task: str
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[ModeImage, ...] = ()
     views: tuple[Views, ...] = ()
     problem: str = ""
 
@@ -76,7 +76,7 @@ def _sample(configs: Sequence[Config]) -> Sample:
         return Sample(first.task, problem="Your own environment is not rendered here; see softaug play.")
     wanted = {mode for config in configs for mode in ("train", config.row.train_mode, *config.eval_modes)}
     modes = ordered_modes(wanted)
-    pictures: list[Picture] = []
+    pictures: list[ModeImage] = []
     views: list[Views] = []
     problems: list[str] = []
     clean = None
@@ -89,7 +89,7 @@ def _sample(configs: Sequence[Config]) -> Sample:
             problems.append(f"{mode} could not be rendered here ({type(error).__name__}: {error}).")
         else:
             clean = obs if mode == "train" else clean
-            pictures.append(Picture(mode, str(info.get("media") or ""), newest_frame(obs)))
+            pictures.append(ModeImage(mode, str(info.get("media") or ""), newest_frame(obs)))
     if clean is not None:
         # A view is made of the one observation that was rendered: only for those who would have rendered it so.
         fitting = [config for config in configs if _shape(config) == _shape(first)]

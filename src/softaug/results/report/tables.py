@@ -77,7 +77,7 @@ def mean_std(by_seed: Mapping[int, float]) -> tuple[float, float | None] | None:
     return statistics.mean_std([*by_seed.values()]) if by_seed else None
 
 
-def iqm(found: ModeResult) -> statistics.Estimate:
+def iqm(found: ModeResult) -> statistics.BootstrapEstimate:
     scores = np.array([*found.scores.values()])
     return statistics.estimate([scores], rng=np.random.default_rng(0), replications=2000)
 

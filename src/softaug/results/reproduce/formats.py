@@ -35,7 +35,7 @@ def paper_text(key: tuple[str, str, str], digits: int) -> str:
     return MISSING if found is None else f"{number(found.mean, digits)} ± {number(found.std, digits)}"
 
 
-def estimate_text(estimate: statistics.Estimate | None) -> str:
+def estimate_text(estimate: statistics.BootstrapEstimate | None) -> str:
     if estimate is None:
         return MISSING
     interval = "" if estimate.low is None else f" [{estimate.low:.2f}, {estimate.high:.2f}]"

@@ -17,7 +17,7 @@ from softaug.results.reproduce.collect import (
     describe_runs,
     make_cell,
 )
-from softaug.results.reproduce.grids import Column, Panel, Row, TableItem
+from softaug.results.reproduce.grids import Column, Panel, TableItem, TableRow
 
 MISSING = "–"
 BOOTSTRAP_SEED = 0
@@ -34,9 +34,9 @@ class Aggregate:
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
     """per task"""
-    iqm: statistics.Estimate
-    optimality_gap: statistics.Estimate
-    improvement: statistics.Estimate | None
+    iqm: statistics.BootstrapEstimate
+    optimality_gap: statistics.BootstrapEstimate
+    improvement: statistics.BootstrapEstimate | None
     """how likely a seed of `REFERENCE` beats one of this method; None for itself"""
 
 
@@ -58,10 +58,10 @@ class TableResult:
         """Every sentence that belongs below the table."""
         return self.about_runs + self.about_numbers + self.about_media
 
-    def at(self, row: Row, column: Column) -> tuple[str, str, str]:
+    def at(self, row: TableRow, column: Column) -> tuple[str, str, str]:
         return (row.mode or column.mode or "train", row.task, column.method)
 
-    def best(self, panel: Panel, row: Row, group: str) -> set[str]:
+    def best(self, panel: Panel, row: TableRow, group: str) -> set[str]:
         """The methods with the highest mean in a row of a group; none if nothing is there to compare with."""
         means = {
             column.method: round(cell.mean, self.item.digits)
