@@ -274,7 +274,7 @@ def test_bad_arguments(arguments: dict[str, Any], match: str) -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param("user_error", UserError, "plug it in", marks=pytest.mark.slow),
-        ("exit", UserError, "ended unexpectedly .exit code 3. in color_hard"),
+        ("exit", UserError, r"ended unexpectedly \(exit code 3\) while .*color_hard 0"),
     ],
 )
 def test_a_failing_worker_is_reported(kind: str, error: type[Exception], match: str) -> None:
@@ -323,14 +323,31 @@ def test_ctrl_c_ends_everything_cleanly(tmp_path: Path, wait_for_episode: bool) 
     assert process.returncode == 0
 
 
+@pytest.mark.skipif(os.name != "posix", reason="process groups")
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CTRL_C.format(tests=str(Path(__file__).parent)))
+    process = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "one\n"
+    assert len(_group(process.pid)) > 2
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while left := _group(process.pid):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.1)
+    process.stdout.close()
+
+
 def _group(leader: int) -> list[int]:
     """The Python processes of a process group (the leader, multiprocessing's helper, workers)."""
     listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,pgid="], capture_output=True, text=True, check=True
+        ["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True
     ).stdout
-    return [
-        int(pid) for pid, group in (line.split() for line in listing.splitlines()) if int(group) == leader
-    ]
+    processes = [line.split() for line in listing.splitlines()]
+    return [int(pid) for pid, group, state in processes if int(group) == leader and state[0] != "Z"]
 
 
 # Videos.

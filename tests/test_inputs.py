@@ -25,9 +25,8 @@ from softaug.media.comparability import media_note
 from softaug.media.folder_images import FolderImages
 from softaug.media.unpack import unpack
 from softaug.memory import check_memory
+from softaug.results.model import departures, make_groups
 from softaug.results.reading import read_run
-from softaug.results.report.groups import make_groups
-from softaug.results.reproduce.collect import settings
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -201,7 +200,7 @@ def test_report_and_reproduce_mean_the_same_by_one_experiment(tmp_path: Path) ->
         other = dataclasses.replace(base, config=config, path=tmp_path / "two")
         groups, _ = make_groups([base, other], 10)
         in_report = len(groups) > 1
-        in_reproduce = settings(config) != settings(base.config)
+        in_reproduce = departures(config) != departures(base.config)
         assert in_report == in_reproduce == (experiment(config) != experiment(base.config)), name
 
 

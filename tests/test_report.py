@@ -18,15 +18,15 @@ from softaug.cli import main
 from softaug.commands import report as command
 from softaug.config import Config, make_config
 from softaug.errors import UserError
+from softaug.results.model import EPISODES, Group, make_groups
 from softaug.results.reading import RunRecord, find_runs, read_run
 from softaug.results.report import Reporter
-from softaug.results.report.groups import EPISODES, Group, gaps, kept, make_groups
-from softaug.results.report.markup import breakable, element, json_script
 from softaug.results.report.media import choose_videos
+from softaug.results.report.page import environment
 from softaug.results.report.payload import make_payload, make_profile, points_of_a_curve
 from softaug.results.report.samples import Samples
 from softaug.results.report.sections import comparability
-from softaug.results.report.tables import results_table
+from softaug.results.report.tables import breakable
 
 HOSTILE = "<img src=x onerror=pwned()></script><script>pwned()</script>{{script}}\"'&"
 
@@ -56,7 +56,7 @@ def test_seeds_are_the_replicates(tmp_path: Path) -> None:
     cell = group.cell("train")
     assert cell is not None and cell.scores == {0: 200, 1: 400}
     assert cell.mean == 300  # not 250, the mean of all episodes
-    assert cell.episodes == (1, 3)
+    assert cell.episodes == (3, 1)
     assert not left_out
 
 
@@ -134,15 +134,15 @@ def test_gap_is_taken_seed_by_seed(tmp_path: Path) -> None:
     for seed, (clean, test) in enumerate([(800, 600), (400, 400)]):
         fabricate_run(tmp_path / str(seed), seed=seed, returns={"train": [clean], "color_hard": [test]})
     [group], _ = groups_in(tmp_path)
-    assert gaps(group, "color_hard") == {0: 200, 1: 0}
-    assert kept(group, "color_hard") == {0: 0.75, 1: 1.0}
-    assert gaps(group, "video_hard") == {}
+    assert group.gaps("color_hard") == {0: 200, 1: 0}
+    assert group.kept("color_hard") == {0: 0.75, 1: 1.0}
+    assert group.gaps("video_hard") == {}
 
 
 def test_no_share_of_a_return_that_is_not_positive(tmp_path: Path) -> None:
     fabricate_run(tmp_path / "a", returns={"train": [-2.0], "color_hard": [-5.0]})
     [group], _ = groups_in(tmp_path)
-    assert gaps(group, "color_hard") == {0: 3.0} and kept(group, "color_hard") == {}
+    assert group.gaps("color_hard") == {0: 3.0} and group.kept("color_hard") == {}
 
 
 # ---- curves, profiles, bounds --------------------------------------------------------------------------------------
@@ -316,15 +316,12 @@ def test_every_string_is_escaped(tmp_path: Path) -> None:
 
 def test_json_in_the_page_cannot_end_its_script() -> None:
     value = {"a": HOSTILE, "b": "<!-- <script>", "c": "\u2028"}
-    text = json_script("data", value)
-    body = text.removeprefix('<script type="application/json" id="data">').removesuffix("</script>")
+    body = environment().from_string("{{ value|tojson }}").render(value=value)
     assert not set("<>&") & set(body)
     assert json.loads(body) == value
 
 
-def test_markup_escapes_text_and_attributes() -> None:
-    made = element("p", "a < b", element("br"), None, [1, "&"], title='"x"', hidden=True, lang=None)
-    assert made == '<p title="&quot;x&quot;" hidden>a &lt; b<br>1&amp;</p>'
+def test_names_break_after_underscores_and_slashes_and_are_escaped() -> None:
     assert breakable("a_<b>/c") == "a_<wbr>&lt;b&gt;/<wbr>c"
 
 
@@ -394,7 +391,8 @@ def test_a_number_of_fewer_seeds_says_so(tmp_path: Path) -> None:
         returns = {"train": [9.0], **({"color_hard": [5.0]} if seed else {})}
         fabricate_run(tmp_path / str(seed), seed=seed, returns=returns)
     fabricate_eval(tmp_path / "1", {"color_hard": [4.0]})
-    text = str(results_table(groups_in(tmp_path)[0], ["train", "color_hard"]))
+    sections = environment().get_template("sections.html").module
+    text = str(sections.results_table(groups_in(tmp_path)[0], ["train", "color_hard"]))
     assert text.count("2 of 3 seeds") == 1 and text.count("1 of 3 seeds") == 1
     assert text.index("9.0") < text.index("2 of 3 seeds") < text.index("official media (1 of 3 seeds)")
 

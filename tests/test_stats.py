@@ -109,11 +109,11 @@ def test_coverage_of_the_interval() -> None:
 
 
 def test_one_seed_has_no_interval() -> None:
-    assert statistics.estimate([np.array([0.5])], rng=rng()) == statistics.Estimate(0.5, None, None)
+    assert statistics.estimate([np.array([0.5])], rng=rng()) == statistics.BootstrapEstimate(0.5, None, None)
     two = [np.array([0.1, 0.2])]
-    assert statistics.probability_of_improvement(two, [np.array([0.15])], rng=rng()) == statistics.Estimate(
-        0.5, None, None
-    )
+    assert statistics.probability_of_improvement(
+        two, [np.array([0.15])], rng=rng()
+    ) == statistics.BootstrapEstimate(0.5, None, None)
     profile = statistics.performance_profile([np.array([0.5])], np.array([0.4, 0.5]), rng=rng())
     assert profile.fraction.tolist() == [1.0, 0.0] and profile.low is None
 
@@ -126,7 +126,7 @@ def test_probability_of_improvement_by_hand() -> None:
     reverse = statistics.probability_of_improvement(theirs, ours, rng=rng())
     assert reverse.value == pytest.approx(1 - found.value)
     sure = statistics.probability_of_improvement([np.array([2.0, 3.0])], [np.array([0.0, 1.0])], rng=rng())
-    assert sure == statistics.Estimate(1.0, 1.0, 1.0)
+    assert sure == statistics.BootstrapEstimate(1.0, 1.0, 1.0)
 
 
 def test_performance_profile_by_hand() -> None:

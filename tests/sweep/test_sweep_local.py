@@ -17,7 +17,7 @@ from sweeping import grid, orders
 from softaug.errors import UserError
 from softaug.interrupt import Interrupt
 from softaug.sweep import run_sweep, supervise
-from softaug.sweep.display import Display
+from softaug.sweep.display import SweepDisplay
 from softaug.sweep.local import run_locally
 from softaug.sweep.supervise import read_status
 
@@ -30,7 +30,7 @@ def no_pause(monkeypatch):
 
 def sweep(runs, does, *, workers=2, interrupt=None, **options):
     interrupt = interrupt or Interrupt()
-    with closing(Display(runs, "this", quiet=True)) as display:
+    with closing(SweepDisplay(runs, "this", quiet=True)) as display:
         return run_locally(runs, orders(does, **options), workers, interrupt, display)
 
 

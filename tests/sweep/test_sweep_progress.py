@@ -11,7 +11,7 @@ from sweeping import grid
 
 from softaug.config import write_config
 from softaug.sweep import display
-from softaug.sweep.display import Display, Row, duration, short, summary, sweep_seconds_left, table
+from softaug.sweep.display import SweepDisplay, SweepRow, duration, short, summary, sweep_seconds_left, table
 from softaug.sweep.progress import Progress, read_progress
 from softaug.sweep.supervise import Status, write_status
 
@@ -90,18 +90,18 @@ def test_without_a_terminal_each_change_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(display, "READ_SECONDS", 0.0)
     runs = grid(tmp_path, 2)
     stream = io.StringIO()
-    shown = Display(runs, "now", stream=stream)
-    shown.look()
+    shown = SweepDisplay(runs, "now", stream=stream)
+    shown.refresh()
     assert stream.getvalue() == "", "nothing has changed yet"
     write_status(runs[1], Status("now", "running", 1))
     write_metrics(runs[1], [losses(40, 1.0), losses(60, 11.0), episode(60, 11.0, 3.0)])
-    shown.look()
-    shown.look()
+    shown.refresh()
+    shown.refresh()
     assert stream.getvalue().splitlines() == [
         "cartpole_balance sac seed 1: running  60/150 decisions (1,200 frames)  10.0 decisions/s  ETA 0:00:45  return 3"
     ]
     monkeypatch.setattr(display, "PLAIN_SECONDS", 0.0)
-    shown.look()
+    shown.refresh()
     assert len(stream.getvalue().splitlines()) == 2, "and one every minute"
     shown.close()
 
@@ -110,7 +110,7 @@ def rows_of(tmp_path, states):
     known = Progress(60, 1200, 11.0, 10.0, 2.0, 3.0)
     runs = grid(tmp_path, len(states))
     return [
-        Row(run, state, 1, Progress() if state == "waiting" else known)
+        SweepRow(run, state, 1, Progress() if state == "waiting" else known)
         for run, state in zip(runs, states, strict=True)
     ]
 

@@ -15,7 +15,7 @@ from softaug.errors import UserError
 from softaug.presets import get_preset
 from softaug.sweep.supervise import FAILED, FINISHED, INTERRUPTED, Outcome
 from softaug.tuning import study as study_module
-from softaug.tuning.display import Display
+from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import return_ranges
 from softaug.tuning.plan import make_settings, record_settings
 from softaug.tuning.study import Tuner, open_study
@@ -118,7 +118,7 @@ def tune(out, runner, trials=8, **others):
     chosen = settings(**others)
     record_settings(chosen, out)
     study = open_study(chosen, out)
-    with closing(Display(chosen.seconds, quiet=True)) as display:
+    with closing(TuneDisplay(chosen.seconds, quiet=True)) as display:
         tuner = Tuner(chosen, out, study, runner, trials, display)
         complete = tuner.run()
     return complete, summarise(chosen, out, study, "softaug tune ...")
@@ -282,7 +282,7 @@ def test_an_interrupt_leaves_trials_that_the_next_session_continues(tmp_path):
 
     chosen, runner = settings(), Interrupted()
     record_settings(chosen, tmp_path)
-    with closing(Display(None, quiet=True)) as display:
+    with closing(TuneDisplay(None, quiet=True)) as display:
         runner.tuner = Tuner(chosen, tmp_path, open_study(chosen, tmp_path), runner, 4, display)
         assert not runner.tuner.run()
     assert ("stop", runner.history[-1][1]) == runner.history[-1]

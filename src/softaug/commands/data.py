@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -180,16 +179,10 @@ def _print_reports(reports: list[dict[str, Any]]) -> None:
 
 def _download(args: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import DownloadColumn
 
     from softaug.media.download import download_dataset
+    from softaug.progress import Bars
 
     dataset = find(args.name)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -197,52 +190,21 @@ def _download(args: argparse.Namespace) -> int:
     console.print(
         f"about {_size(dataset.size)}, {dataset.checksum_note}; terms: {dataset.licence} ({dataset.homepage})"
     )
-    columns = (
-        TextColumn("{task.description:8}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        tasks: dict[str, Any] = {}
-
-        def progress(stage: str, done: int, total: int | None) -> None:
-            if stage not in tasks:
-                # What an earlier call had fetched must not count as this one's speed.
-                tasks[stage] = bar.add_task(stage, total=total, completed=done)
-            bar.update(tasks[stage], completed=done, total=total)
-
-        folder = download_dataset(dataset, progress, folder=args.to, keep_archive=args.keep_archive)
+    with Bars("", count=DownloadColumn(), transient=False) as bars:
+        folder = download_dataset(dataset, bars.stage, folder=args.to, keep_archive=args.keep_archive)
     print(f"registered '{dataset.name}': {folder}")
     return 0
 
 
 def _pack(args: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from softaug.media import folder_of
     from softaug.media.packed_images import build
+    from softaug.progress import Bars
 
     if args.count < 1 or args.size < 1:
         raise UserError("--count and --size must be whole numbers of at least 1.")
     folder = folder_of(args.name, "images")
-    rate = TextColumn("{task.fields[rate]}")
-    columns = (TextColumn("packing"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("pack", total=args.count, rate="")
-        begun: tuple[float, int] | None = None
-
-        def progress(done: int, total: int) -> None:
-            nonlocal begun
-            if begun is None:  # what an earlier call had packed must not count as this one's speed
-                begun = (time.monotonic(), done)
-                bar.reset(task, total=total, completed=done)
-            seconds = max(time.monotonic() - begun[0], 1e-9)
-            bar.update(task, completed=done, rate=f"{(done - begun[1]) / seconds:.0f} images/s")
-
-        path = build(folder, args.count, args.size, progress)
+    with Bars("images", transient=False) as bars:
+        path = build(folder, args.count, args.size, lambda done, total: bars.stage("packing", done, total))
     print(f"packed {folder} ({_size(path.stat().st_size)}): {path}")
     return 0

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from softaug.commands.eval import add_optional, split_modes
@@ -17,6 +15,7 @@ from softaug.errors import UserError
 from softaug.evaluation.diagnose import DEFAULT_MODES, JSON_FILE, PICTURE_FILE, Diagnosis, diagnose
 from softaug.evaluation.run_evaluation import check_modes, with_media
 from softaug.evaluation.runs import load_run
+from softaug.progress import Bars
 from softaug.trust import add_trust_argument
 
 
@@ -58,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise UserError(f"--seed must not be negative, but is {args.seed}")
     modes = None if args.modes is None else check_modes(split_modes(args.modes), trained.config)
-    with _Bar() as bar:
+    with Bars("states") as bars:
         diagnosis = diagnose(
-            trained, modes=modes, states=args.states, seed=args.seed, trust=args.trust, progress=bar.show
+            trained, modes=modes, states=args.states, seed=args.seed, trust=args.trust, progress=bars.stage
         )
     diagnosis.save(out)
     if args.json:
@@ -68,35 +67,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_table(diagnosis, out)
     return 0
-
-
-class _Bar:
-    """Progress on stderr; nothing if that is not a terminal."""
-
-    def __init__(self) -> None:
-        self._bar = Progress(
-            TextColumn("[bold]{task.description:<12}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("states"),
-            console=Console(file=sys.stderr),
-            transient=True,
-        )
-        self._tasks: dict[str, Any] = {}
-
-    def show(self, what: str, done: int, total: int) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._bar.add_task(what, total=total)
-        self._bar.update(self._tasks[what], completed=done)
-
-    def __enter__(self) -> _Bar:
-        if self._bar.console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar.console.is_terminal:
-            self._bar.stop()
 
 
 def _print_table(diagnosis: Diagnosis, out: Path) -> None:

@@ -35,7 +35,7 @@ from softaug.results.reproduce.missing_runs import (
 from softaug.results.reproduce.tables import TableResult, make_table
 
 if TYPE_CHECKING:
-    from softaug.results.reproduce.writing import Written
+    from softaug.results.reproduce.writing import WrittenItem
     from softaug.sweep import Outcome, PlannedRun
 
 FAILED, INTERRUPTED = 1, 130
@@ -310,7 +310,7 @@ def _write(
     from softaug.results.reproduce import writing
 
     asked = None if seeds is None else len(seeds)
-    written: list[tuple[Written, TableResult | None]] = []
+    written: list[tuple[WrittenItem, TableResult | None]] = []
     for item in items:
         if isinstance(item, SamplesItem):
             drawn = writing.write_samples(item, args.out, lambda task: _say(progress, f"{task} drawn"))

@@ -19,7 +19,7 @@ from softaug.errors import UserError
 from softaug.sweep import check_options, default_cpus, parse_seeds
 from softaug.sweep.plan import check_media
 from softaug.sweep.supervise import Orders
-from softaug.tuning.display import Display
+from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import return_ranges
 from softaug.tuning.plan import Settings, make_settings, record_settings
 from softaug.tuning.runners import LocalRunner, RayRunner, Runner
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         study = open_study(settings, out)
         with (
             closing(make_runner(args)) as runner,
-            closing(Display(settings.seconds, quiet=args.quiet)) as display,
+            closing(TuneDisplay(settings.seconds, quiet=args.quiet)) as display,
         ):
             display.say(scoring(settings))
             all_over = Tuner(settings, out, study, runner, args.trials, display).run()

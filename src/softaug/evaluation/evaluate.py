@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.util
+import os
 import random
 import signal
-import traceback
+import threading
 import zlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +41,6 @@ from softaug.interrupt import ctrl_c_left_to_parent, how_it_ended
 
 EnvFactory = Callable[[str, int], gymnasium.Env]
 """(mode, seed) -> an environment; picklable if there are several workers."""
-
-CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,18 @@ def _callers_state_kept() -> Iterator[None]:
             np.random.set_state(numpy_state)  # noqa: NPY002
 
 
+class _WorkerContext(SpawnContext):
+    """Spawned processes, because a fork would copy torch's threads and locks, and a GL context that does not survive
+    it. The processes are kept: an executor can neither kill them nor say how they ended."""
+
+    def __init__(self) -> None:
+        self.workers: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]
+        self.workers.append(SpawnProcess(*args, **kwargs))
+        return self.workers[-1]
+
+
 def _play_in_workers(
     make_policy: Callable[[], Policy],
     env_factory: EnvFactory,
@@ -236,100 +252,87 @@ def _play_in_workers(
     video_dir: Path | None,
     workers: int,
 ) -> Generator[Episode, None, None]:
-    waiting = deque(tasks)
-    busy: dict[multiprocessing.connection.Connection, tuple[Any, Task]] = {}
-    processes = []
-    # "spawn": a fork would copy torch's threads and locks, and a GL context that does not survive it.
-    context = multiprocessing.get_context("spawn")
+    context = _WorkerContext()
+    executor = ProcessPoolExecutor(workers, context, _begin_work, (make_policy, env_factory, seed, video_dir))
+    waiting, playing = iter(tasks), dict[Future[Episode], Task]()
+
+    def hand_out(count: int) -> None:
+        with ctrl_c_left_to_parent():  # this is where the executor starts its processes
+            for task in itertools.islice(waiting, count):
+                playing[executor.submit(_work, task)] = task
+
     try:
-        for _ in range(workers):
-            connection, child_end = context.Pipe()
-            process = context.Process(
-                target=_work,
-                args=(make_policy, env_factory, seed, video_dir, child_end),
-                name="softaug-evaluation",
-                daemon=True,
-            )
-            with ctrl_c_left_to_parent():
-                process.start()
-                processes.append((process, connection))
-                busy[connection] = (process, waiting.popleft())
-            child_end.close()  # only the child holds it now, so its death shows as end-of-file here
-            _send(*busy[connection], connection)
-        while busy:
-            for ready in multiprocessing.connection.wait(list(busy)):
-                connection = ready  # type: ignore[assignment]
-                process, task = busy.pop(connection)
-                episode = _answer(process, task, connection)
-                if waiting:
-                    busy[connection] = (process, waiting.popleft())
-                    _send(*busy[connection], connection)
+        hand_out(workers)
+        while playing:
+            for future in wait(playing, return_when=FIRST_COMPLETED).done:
+                episode = _answer(future, playing[future])
+                del playing[future]
+                hand_out(1)
                 yield episode
+        executor.shutdown()  # the workers close their environments
+    except BrokenProcessPool:
+        executor.shutdown()
+        raise _death(context.workers, playing.values()) from None
     finally:
-        for _, connection in processes:
-            connection.close()  # idle workers see end-of-file and leave
-        for process, connection in processes:
-            # A worker in the middle of an episode (after an error or Ctrl-C) is not waited for.
-            if connection not in busy:
-                process.join(CLOSE_SECONDS)
+        for process in context.workers:  # one in the middle of an episode (error, Ctrl-C) is not waited for
             if process.is_alive():
                 process.kill()
-                process.join()
+        executor.shutdown()
 
 
-def _send(process: Any, task: Task, connection: multiprocessing.connection.Connection) -> None:
+def _answer(future: Future[Episode], task: Task) -> Episode:
     try:
-        connection.send(task)
-    except (BrokenPipeError, ConnectionResetError):
-        raise _death(process, task) from None
+        return future.result()
+    except (UserError, BrokenProcessPool):
+        raise
+    except Exception as error:  # its cause is the worker's traceback, as text
+        raise RuntimeError(
+            f"an evaluation worker failed in {task.mode}, episode {task.episode}:\n{error.__cause__ or error}"
+        ) from None
 
 
-def _answer(process: Any, task: Task, connection: multiprocessing.connection.Connection) -> Episode:
-    try:
-        kind, value = connection.recv()
-    except (EOFError, ConnectionResetError):
-        raise _death(process, task) from None
-    if kind == "user_error":
-        raise UserError(value)
-    if kind == "error":
-        raise RuntimeError(f"an evaluation worker failed in {task.mode}, episode {task.episode}:\n{value}")
-    return value
-
-
-def _death(process: Any, task: Task) -> UserError:
-    process.join(CLOSE_SECONDS)
+def _death(workers: Iterable[SpawnProcess], playing: Iterable[Task]) -> UserError:
+    """What is said when a worker died. The executor has ended the others with SIGTERM."""
+    codes = [process.exitcode for process in workers]
+    code = next((code for code in codes if code not in (0, -signal.SIGTERM)), -signal.SIGTERM)
+    episodes = ", ".join(f"{task.mode} {task.episode}" for task in playing)
     return UserError(
-        f"an evaluation worker ended unexpectedly ({how_it_ended(process.exitcode)}) in {task.mode}, episode "
-        f"{task.episode}; use fewer workers if memory ran out, and if you call softaug from a script, do it under "
+        f"an evaluation worker ended unexpectedly ({how_it_ended(code)}) while these episodes were played: {episodes}; "
+        "use fewer workers if memory ran out, and if you call softaug from a script, do it under "
         "`if __name__ == '__main__':`"
     )
 
 
-def _work(
-    make_policy: Callable[[], Policy],
-    env_factory: EnvFactory,
-    seed: int,
-    video_dir: Path | None,
-    connection: multiprocessing.connection.Connection,
-) -> None:
-    """A worker: play the tasks that arrive until the parent closes the connection or dies."""
+_player: Callable[[], _Player]
+"""In a worker: makes its player with the first episode, so that an error in that is the episode's error."""
+
+
+def _begin_work(*arguments: Any) -> None:
+    """A worker's start."""
+    global _player
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    player: _Player | None = None
-    try:
-        while True:
-            task = connection.recv()
-            player = player or _Player(make_policy, env_factory, seed, video_dir)
-            connection.send(("episode", player.play(task)))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the usual end
-    except UserError as error:
-        connection.send(("user_error", str(error)))
-    except Exception:
-        connection.send(("error", traceback.format_exc()))
-    finally:
-        if player is not None:
-            player.close()
+
+    @functools.cache
+    def player() -> _Player:
+        made = _Player(*arguments)
+        multiprocessing.util.Finalize(made, made.close, exitpriority=10)
+        return made
+
+    _player = player
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot end its workers, and they would wait for its next episode for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _work(task: Task) -> Episode:
+    return _player().play(task)
 
 
 def _as_json(value: Any) -> Any:

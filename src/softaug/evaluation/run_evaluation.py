@@ -10,16 +10,12 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from softaug.config import Config, parse_test_env
 from softaug.envs import Mode
@@ -29,13 +25,12 @@ from softaug.evaluation.evaluate import Episode, Task, play_episodes, summarise,
 from softaug.evaluation.runs import Run, load_run
 from softaug.files import output_file, write_atomically
 from softaug.media.comparability import media_note
+from softaug.progress import Bars
 from softaug.storage.run_files import RunFiles
 from softaug.trust import require_trust
 from softaug.versions import VERSION, versions
 
 DEFAULT_MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
-PLAIN_SECONDS = 30.0
-"""Time between lines of progress when stderr is not a terminal."""
 
 
 def default_workers() -> int:
@@ -299,22 +294,14 @@ class Journal:
         self._file.close()
 
 
-class EpisodeProgress:
+class EpisodeProgress(Bars):
     """On stderr: a bar with rate and time left on a terminal, else a line now and then."""
 
     def __init__(self, total: int, *, quiet: bool = False):
+        super().__init__("episodes", quiet=quiet)
         self.total, self.done, self._played, self._decisions = total, 0, 0, 0
-        self._start = self._last_line = time.monotonic()
-        self._console = Console(file=sys.stderr, highlight=False, quiet=quiet)
-        self._bar = Progress(
-            TextColumn("[bold]{task.description:<22}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("episodes  {task.fields[rate]}"),
-            console=self._console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("starting", total=total, rate="")
+        self._start = time.monotonic()
+        self.stage("episodes", 0, total, title="starting")
 
     def advance(self, episode: Episode, *, reused: bool = False) -> None:
         self.done += 1
@@ -322,27 +309,11 @@ class EpisodeProgress:
             self._played += 1
             self._decisions += episode.decisions
         text = f"{episode.mode} {episode.episode}: {episode.total:.1f}"
-        self._bar.update(self._task, completed=self.done, description=text, rate=self._rate())
-        now = time.monotonic()
-        if not self._console.is_terminal and now - self._last_line >= PLAIN_SECONDS:
-            self._last_line = now
-            self.say(f"{self.done}/{self.total} episodes  {self._rate()}  {text}")
-
-    def say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, markup=False)
-
-    def _rate(self) -> str:
-        if not self._played:
-            return ""
         seconds = time.monotonic() - self._start
-        left = timedelta(seconds=round(seconds / self._played * (self.total - self.done)))
-        return f"{self._decisions / seconds:.0f} decisions/s  ETA {left}"
-
-    def __enter__(self) -> EpisodeProgress:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._bar.stop()
+        rate = f"{self._decisions / seconds:.0f} decisions/s" if self._played else ""
+        if reused:  # these took no time
+            self.restart("episodes", self.done)
+        self.stage("episodes", self.done, self.total, title=text, rate=rate)
+        if self.due():
+            left = timedelta(seconds=round(seconds / max(self._played, 1) * (self.total - self.done)))
+            self.say(f"{self.done}/{self.total} episodes  {rate}  ETA {left}  {text}")

@@ -35,7 +35,7 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class BootstrapEstimate:
     """A number and its bootstrap interval; None where a task has one seed only, which says nothing of the spread."""
 
     value: float
@@ -68,7 +68,7 @@ def estimate(
     rng: np.random.Generator,
     replications: int = REPLICATIONS,
     confidence: float = CONFIDENCE,
-) -> Estimate:
+) -> BootstrapEstimate:
     """`statistic` of all scores together, with a percentile interval from the stratified bootstrap.
 
     Each replication draws as many seeds as there are, with replacement, within each task (the strata).
@@ -76,9 +76,9 @@ def estimate(
     checked = _checked(scores)
     value = float(statistic(np.concatenate(checked)))
     if min(map(len, checked)) < 2:
-        return Estimate(value, None, None)
+        return BootstrapEstimate(value, None, None)
     low, high = _interval(statistic(resample(checked, replications, rng)), confidence)
-    return Estimate(value, float(low), float(high))
+    return BootstrapEstimate(value, float(low), float(high))
 
 
 def resample(scores: Scores, replications: int, rng: np.random.Generator) -> np.ndarray:
@@ -93,7 +93,7 @@ def probability_of_improvement(
     rng: np.random.Generator,
     replications: int = REPLICATIONS,
     confidence: float = CONFIDENCE,
-) -> Estimate:
+) -> BootstrapEstimate:
     """How likely a random seed of ours beats one of theirs (ties count half), averaged over tasks.
 
     ours, theirs: the same tasks in the same order; numbers of seeds may differ. Both are resampled independently.
@@ -103,10 +103,10 @@ def probability_of_improvement(
         raise UserError(f"cannot compare {len(ours)} tasks with {len(theirs)}; give the same tasks")
     value = float(_wins([x[None] for x in ours], [y[None] for y in theirs])[0])
     if min(map(len, [*ours, *theirs])) < 2:
-        return Estimate(value, None, None)
+        return BootstrapEstimate(value, None, None)
     resampled = _wins(_resampled_tasks(ours, replications, rng), _resampled_tasks(theirs, replications, rng))
     low, high = _interval(resampled, confidence)
-    return Estimate(value, float(low), float(high))
+    return BootstrapEstimate(value, float(low), float(high))
 
 
 @dataclass(frozen=True)

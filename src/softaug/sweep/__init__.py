@@ -17,7 +17,7 @@ from pathlib import Path
 
 from softaug.errors import UserError, unknown
 from softaug.interrupt import Interrupt
-from softaug.sweep.display import Display
+from softaug.sweep.display import SweepDisplay
 from softaug.sweep.local import run_locally
 from softaug.sweep.plan import PlannedRun, check_media, parse_seeds, plan_grid
 from softaug.sweep.supervise import Orders, Outcome
@@ -57,7 +57,7 @@ def run_sweep(
     threads = cpus_per_run or default_cpus(backend, address, workers)
     orders = Orders(sweep=uuid.uuid4().hex[:12], retries=retries, threads=threads, cwd=str(Path.cwd()))
     interrupt = Interrupt()
-    with closing(Display(runs, orders.sweep, quiet=quiet)) as display, interrupt.handled():
+    with closing(SweepDisplay(runs, orders.sweep, quiet=quiet)) as display, interrupt.handled():
         if not unfinished:
             made = []
         elif backend == "local":

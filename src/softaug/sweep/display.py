@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from softaug.progress import LiveScreen
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.progress import Progress, read_progress
 from softaug.sweep.supervise import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, Outcome, read_status
@@ -32,7 +31,7 @@ STYLES = {RUNNING: "cyan", FINISHED: "green", FAILED: "bold red", INTERRUPTED: "
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One run as shown."""
 
     run: PlannedRun
@@ -49,73 +48,61 @@ class Row:
         return f"try {self.attempts}" if self.state == RUNNING and self.attempts > 1 else self.state
 
 
-def read_row(run: PlannedRun, sweep: str) -> Row:
+def read_row(run: PlannedRun, sweep: str) -> SweepRow:
     """The run as its files say, for a sweep that is going on."""
     status = read_status(run, sweep)
     state = FINISHED if run.begun() == FINISHED else status.state if status is not None else WAITING
-    return Row(
+    return SweepRow(
         run, state, status.attempts if status is not None else 0, read_progress(run.directory, run.config)
     )
 
 
-def outcome_row(outcome: Outcome) -> Row:
+def outcome_row(outcome: Outcome) -> SweepRow:
     run = outcome.run
-    return Row(run, outcome.state, outcome.attempts, read_progress(run.directory, run.config))
+    return SweepRow(run, outcome.state, outcome.attempts, read_progress(run.directory, run.config))
 
 
-class Display:
-    """Follows the files of `runs`, on stderr. `look` may be called as often as one likes."""
+class SweepDisplay(LiveScreen):
+    """Follows the files of `runs`, on stderr. `refresh` may be called as often as one likes."""
 
     def __init__(
         self, runs: Sequence[PlannedRun], sweep: str, *, quiet: bool = False, stream: TextIO | None = None
     ):
-        self._console = Console(file=stream or sys.stderr, quiet=quiet, highlight=False)
+        super().__init__(quiet=quiet, stream=stream)
         self._runs, self._sweep, self._quiet = runs, sweep, quiet
         self._looked = -READ_SECONDS
-        self._settled: dict[int, Row] = {}
+        self._settled: dict[int, SweepRow] = {}
         self._told: dict[int, tuple[str, int, float]] = {}
         self._note = ""
-        self._live: Live | None = None
-        if self._console.is_terminal and not quiet:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self._console.print(text, soft_wrap=True, markup=False)
 
     def note(self, text: str) -> None:
         """What the sweep as a whole is doing now."""
         if text != self._note:
             self._note = text
-            if self._live is None:
+            if not self.live:
                 self.say(text)
             self._looked = -READ_SECONDS
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the files and show what they say, at most every `READ_SECONDS`."""
         now = time.monotonic()
         if self._quiet or now - self._looked < READ_SECONDS:
             return
         self._looked = now
         rows = [self._row(number) for number in range(len(self._runs))]
-        if self._live is not None:
+        if self.live:
             left = sweep_seconds_left(rows)
             below = Text(summary(rows), style="bold")
             below.append(f"; about {duration(left)} left" if left is not None else "")
             below.append(f"\n{self._note}" if self._note else "")
             # Table heading and borders, the line about hidden rows and those below.
-            fitting = max(3, self._console.height - 8)
-            self._live.update(Group(table(rows, self._console.width, most=fitting), below), refresh=True)
+            fitting = max(3, self.console.height - 8)
+            self.show(Group(table(rows, self.console.width, most=fitting), below))
         else:
             for number, row in enumerate(rows):
                 self._tell(number, row, now)
 
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def _row(self, number: int) -> Row:
+    def _row(self, number: int) -> SweepRow:
         # A finished run's files do not change: in a large sweep most need no second look.
         if number not in self._settled:
             row = read_row(self._runs[number], self._sweep)
@@ -124,7 +111,7 @@ class Display:
             self._settled[number] = row
         return self._settled[number]
 
-    def _tell(self, number: int, row: Row, now: float) -> None:
+    def _tell(self, number: int, row: SweepRow, now: float) -> None:
         state, attempts, when = self._told.get(number, (WAITING, 0, now))
         changed = (row.state, row.attempts) != (state, attempts)
         if changed or (row.state == RUNNING and now - when >= PLAIN_SECONDS):
@@ -132,7 +119,9 @@ class Display:
             self.say(line(row))
 
 
-def table(rows: Sequence[Row], width: int, *, title: str | None = None, most: int | None = None) -> Table:
+def table(
+    rows: Sequence[SweepRow], width: int, *, title: str | None = None, most: int | None = None
+) -> Table:
     """All rows, or the `most` that matter now and how many are hidden, in `width` columns."""
     shown = list(rows)
     if most is not None and len(rows) > most:
@@ -166,7 +155,7 @@ def table(rows: Sequence[Row], width: int, *, title: str | None = None, most: in
     return result
 
 
-def _cells(row: Row) -> dict[str, str | Text]:
+def _cells(row: SweepRow) -> dict[str, str | Text]:
     config, progress, going = row.run.config, row.progress, row.state == RUNNING
     return {
         "task": config.task,
@@ -182,7 +171,7 @@ def _cells(row: Row) -> dict[str, str | Text]:
     }
 
 
-def line(row: Row) -> str:
+def line(row: SweepRow) -> str:
     """One row as a line of a log."""
     progress, parts = row.progress, [f"{row.run.name}: {row.shown_state}"]
     if progress.decisions:
@@ -198,7 +187,7 @@ def line(row: Row) -> str:
     return "  ".join(parts)
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[SweepRow]) -> str:
     """How many runs are in which state."""
     counts = Counter(row.state for row in rows)
     return f"{len(rows)} run{'' if len(rows) == 1 else 's'}: " + ", ".join(
@@ -206,7 +195,7 @@ def summary(rows: Sequence[Row]) -> str:
     )
 
 
-def sweep_seconds_left(rows: Sequence[Row]) -> float | None:
+def sweep_seconds_left(rows: Sequence[SweepRow]) -> float | None:
     """Until the whole sweep is done, if what waits takes as long as what runs; None before speeds are known."""
     running = [row for row in rows if row.state == RUNNING]
     left = [row.seconds_left for row in running if row.seconds_left is not None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from softaug.interrupt import Interrupt
-from softaug.sweep.display import Display
+from softaug.sweep.display import SweepDisplay
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import POLL_SECONDS, Orders, Outcome, supervise
 
@@ -14,7 +14,7 @@ STOPPING = "Interrupted: the runs save their checkpoints. Ctrl-C again kills the
 
 
 def run_locally(
-    runs: Sequence[PlannedRun], orders: Orders, workers: int, interrupt: Interrupt, display: Display
+    runs: Sequence[PlannedRun], orders: Orders, workers: int, interrupt: Interrupt, display: SweepDisplay
 ) -> list[Outcome]:
     """Supervise `workers` runs at a time until none is left."""
     killed = False
@@ -31,7 +31,7 @@ def run_locally(
             while wait(futures, timeout=POLL_SECONDS).not_done:
                 if interrupt.requested:
                     display.note(STOPPING)
-                display.look()
+                display.refresh()
         except KeyboardInterrupt:  # the second one
             killed = True
         return [future.result() for future in futures]

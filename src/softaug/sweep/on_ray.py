@@ -18,7 +18,7 @@ from softaug.config import Config
 from softaug.errors import UserError
 from softaug.interrupt import Interrupt
 from softaug.sweep import available_cores
-from softaug.sweep.display import Display
+from softaug.sweep.display import SweepDisplay
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import (
     FAILED,
@@ -44,7 +44,7 @@ def run_on_ray(
     runs: Sequence[PlannedRun],
     orders: Orders,
     interrupt: Interrupt,
-    display: Display,
+    display: SweepDisplay,
     *,
     address: str | None,
     workers: int | None,
@@ -60,7 +60,7 @@ def _run(
     runs: Sequence[PlannedRun],
     orders: Orders,
     interrupt: Interrupt,
-    display: Display,
+    display: SweepDisplay,
     address: str | None,
     workers: int | None,
     gpus_per_run: float,
@@ -168,7 +168,7 @@ class _Tasks:
             runtime_env={"env_vars": passed} if passed else None,
         )
 
-    def follow(self, workers: int, interrupt: Interrupt, display: Display) -> list[Outcome]:
+    def follow(self, workers: int, interrupt: Interrupt, display: SweepDisplay) -> list[Outcome]:
         """Start tasks, wait for them and show the runs' progress until none is left."""
         waiting = list(range(len(self.runs)))
         stopped = False
@@ -185,7 +185,7 @@ class _Tasks:
                 for ref in done:
                     number = self.refs.pop(ref)
                     self.outcomes[number] = self.ended(number, ref, stopped)
-                display.look()
+                display.refresh()
         except KeyboardInterrupt:  # the second one
             for ref in self.refs:
                 self.ray.cancel(ref, force=True)

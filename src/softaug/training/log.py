@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -16,21 +15,15 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import torch
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from softaug.errors import UserError
+from softaug.progress import Bars
 
 WALL_CLOCK = ("seconds", "decisions_per_second")
 """The keys of a metrics line that depend on the machine's speed; all others are reproducible."""
 
 RATE_SECONDS = 2.0
 """Time over which decisions per second are measured for the terminal."""
-
-PLAIN_SECONDS = 30.0
-"""Time between lines of progress when the output is not a terminal."""
 
 
 class MeanLosses:
@@ -185,40 +178,21 @@ class RunLog:
             sink.scalars(values, where["decisions"])
 
 
-class ConsoleProgress:
-    """Progress for people, on stderr: a bar on a terminal, else a line every `PLAIN_SECONDS`."""
+class ConsoleProgress(Bars):
+    """A run's decisions on stderr: a bar on a terminal, else a line every `PLAIN_SECONDS`."""
 
     def __init__(self, title: str, total: int, *, quiet: bool = False, stream: TextIO | None = None):
-        self._console = Console(file=stream or sys.stderr, quiet=quiet, highlight=False)
+        super().__init__("decisions", quiet=quiet, stream=stream, transient=False)
         self._title, self._total = title, total
         self._values: dict[str, float] = {}
         self._rate = 0.0
-        self._last_line = time.monotonic()
-        self._last_tick = (self._last_line, 0)
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(compact=True),
-            console=self._console,
-            speed_estimate_period=120,
-        )
-        self._task = self._bar.add_task(title, total=total, rate="")
-        self._below = Text(no_wrap=True, overflow="ellipsis", style="cyan")
-        self._live: Live | None = None
-        if self._console.is_terminal and not quiet:
-            self._live = Live(Group(self._bar, self._below), console=self._console, refresh_per_second=4)
-            self._live.start()
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self._console.print(text, soft_wrap=True, markup=False)
+        self._last_tick = (time.monotonic(), 0)
+        self.stage(title, 0, total)
 
     def begin(self, done: int) -> None:
         """Everything is set up, and `done` decisions were made before (by the run that is resumed)."""
         self._last_tick = (time.monotonic(), done)
-        self._bar.reset(self._task, completed=done)
+        self.restart(self._title, done)
 
     def update(self, done: int, values: Mapping[str, float] | None = None) -> None:
         """`done` decisions are done; `values` (last return, losses) replace those of the same name."""
@@ -227,11 +201,10 @@ class ConsoleProgress:
         if now - then >= RATE_SECONDS:
             self._rate = (done - before) / (now - then)
             self._last_tick = (now, done)
-        if self._live is not None:
-            self._bar.update(self._task, completed=done, rate=f"{self._rate:.1f} decisions/s")
-            self._below.plain = self._shown()
-        elif now - self._last_line >= PLAIN_SECONDS:
-            self._last_line = now
+        if self.live:
+            self.stage(self._title, done, self._total, rate=f"{self._rate:.1f}/s")
+            self.below.plain = self._shown()
+        elif self.due():
             left = (
                 str(timedelta(seconds=round((self._total - done) / self._rate))) if self._rate else "unknown"
             )
@@ -242,18 +215,12 @@ class ConsoleProgress:
 
     def phase(self, name: str, done: int, total: int) -> None:
         """`done` of the `total` parts of a phase in which no decision is made: catch-up updates, an evaluation."""
-        now = time.monotonic()
-        if self._live is not None:
-            self._below.plain = f"{name} {done:,}/{total:,}" if done < total else self._shown()
-        elif now - self._last_line >= PLAIN_SECONDS and done < total:
-            self._last_line = now
+        if self.live:
+            self.below.plain = f"{name} {done:,}/{total:,}" if done < total else self._shown()
+        elif done < total and self.due():
             self.say(f"{self._title}  {name} {done:,}/{total:,}")
         if done >= total:  # its time must not count as slow decisions
-            self._last_tick = (now, self._last_tick[1])
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
+            self._last_tick = (time.monotonic(), self._last_tick[1])
 
     def _shown(self) -> str:
         shown = {

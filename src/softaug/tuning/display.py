@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from softaug.progress import LiveScreen
 from softaug.sweep.display import duration, short
 
 if TYPE_CHECKING:
@@ -22,46 +21,37 @@ REFRESH_SECONDS = 1.0
 PLAIN_SECONDS = 60.0
 
 
-class Display:
+class TuneDisplay(LiveScreen):
     """Progress on stderr."""
 
     def __init__(self, seconds: float | None, *, quiet: bool = False, stream: TextIO | None = None):
         """seconds: the time budget of a run; None: its decisions are the budget."""
-        self._console = Console(file=stream or sys.stderr, quiet=quiet, highlight=False)
+        super().__init__(quiet=quiet, stream=stream)
         self._seconds = seconds
         self._note = ""
         self._refreshed = -REFRESH_SECONDS
-        self._told = time.monotonic()
         self._eta = Eta()
-        self._live: Live | None = None
-        if self._console.is_terminal and not quiet:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-
-    def say(self, text: str) -> None:
-        """Prints a persistent line."""
-        self._console.print(text, soft_wrap=True, markup=False)
 
     def note(self, text: str) -> None:
         """What the study as a whole is doing now."""
         if text != self._note:
             self._note = text
-            if self._live is None:
+            if not self.live:
                 self.say(text)
 
     def ended(self, study: Any, number: int) -> None:
         """A trial is over."""
         frozen = study.get_trials(deepcopy=False)[number]
         text = f"trial {number:>3}  {said_end(frozen)}"
-        if self._live is None:
+        if not self.live:
             self.say(text)
         else:  # trials.csv has what does not fit
-            self._console.print(text, no_wrap=True, overflow="ellipsis", markup=False)
+            self.console.print(text, no_wrap=True, overflow="ellipsis", markup=False)
 
     def refresh(self, study: Any, live: Sequence[LiveTrial], running: Collection[Path], total: int) -> None:
         """Show where the trials are, at most every `REFRESH_SECONDS`."""
         now = time.monotonic()
-        if self._console.quiet or now - self._refreshed < REFRESH_SECONDS:
+        if self.console.quiet or now - self._refreshed < REFRESH_SECONDS:
             return
         self._refreshed = now
         over = over_trials(study)
@@ -69,9 +59,8 @@ class Display:
         left = self._eta.left(len(over) + sum(parts), total, now)
         head = f"{len(over)}/{total} trials over; best {said_best(over)}"
         head += f"; about {duration(left)} left" if left is not None else ""
-        if self._live is None:
-            if now - self._told >= PLAIN_SECONDS:
-                self._told = now
+        if not self.live:
+            if self.due(PLAIN_SECONDS):
                 going = ", ".join(
                     f"trial {t.number} {100 * p:.0f}%" for t, p in zip(live, parts, strict=True)
                 )
@@ -79,11 +68,7 @@ class Display:
             return
         below = Text(head, style="bold")
         below.append(f"\n{self._note}" if self._note else "")
-        self._live.update(Group(self._table(live, parts, running), below), refresh=True)
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self.show(Group(self._table(live, parts, running), below))
 
     def _part(self, live: LiveTrial) -> float:
         """How much of a trial's budget is used, 0 to 1."""

@@ -25,7 +25,7 @@ from softaug.interrupt import Interrupt
 from softaug.storage.run_files import RunFiles
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import EXIT_DIVERGED, FAILED, POLL_SECONDS, Outcome, describe
-from softaug.tuning.display import Display
+from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import Curve, read_curve
 from softaug.tuning.plan import Settings
 from softaug.tuning.runners import Runner
@@ -122,7 +122,7 @@ class Tuner:
     """Drives a study until `trials` trials are over, all of its decisions in one thread."""
 
     def __init__(
-        self, settings: Settings, out: Path, study: Any, runner: Runner, trials: int, display: Display
+        self, settings: Settings, out: Path, study: Any, runner: Runner, trials: int, display: TuneDisplay
     ):
         self.settings, self.out, self.study, self.runner = settings, out, study, runner
         self.trials, self.display = trials, display

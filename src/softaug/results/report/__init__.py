@@ -2,7 +2,7 @@
 
     Reporter(["runs"]).write(Path("report.html"))
 
-`groups` decides which runs may be averaged, `tables` and `sections` make the HTML, `payload` what the script draws,
+`softaug.results.model` decides which runs may be averaged, `sections` what the page shows, `payload` what its script draws;
 `page` puts them together with page.css, charts.js and page.js.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from softaug.errors import UserError
 from softaug.files import output_file, read_object, write_atomically
+from softaug.results.model import make_groups
 from softaug.results.reading import RunRecord, find_runs, read_run
-from softaug.results.report.groups import make_groups
 from softaug.results.report.invariance import Diagnosed, diagnosed_at
 from softaug.results.report.media import choose_videos, picture_file_uri
 from softaug.results.report.page import render
@@ -27,14 +27,14 @@ from softaug.results.report.sections import Content
 from softaug.results.report.settings import as_dict
 from softaug.storage.run_files import RunFiles
 
-__all__ = ["Reporter", "Written"]
+__all__ = ["Reporter", "WrittenPage"]
 
 DIAGNOSIS_PICTURES = 12
 """More than these are left out of a page."""
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPage:
     """What a page that was written holds."""
 
     out: Path
@@ -99,7 +99,7 @@ class Reporter:
             records, groups, videos, videos_left_out, samples, samples_left_out, diagnoses, [*problems, *not_counted]
         )  # fmt: skip
 
-    def write(self, out: Path, *, reload_seconds: float | None = None) -> Written:
+    def write(self, out: Path, *, reload_seconds: float | None = None) -> WrittenPage:
         """Write the page to `out`, atomically. reload_seconds: how often the page loads itself again."""
         output_file(out)
         content = self.collect()
@@ -113,7 +113,7 @@ class Reporter:
             write_atomically(out, data)
         except OSError as error:
             raise UserError(f"cannot write to {out} ({error.strerror}); give --out another place") from None
-        return Written(out, len(data), content)
+        return WrittenPage(out, len(data), content)
 
     def _record(self, path: Path) -> RunRecord:
         stamp = _stamp(path)

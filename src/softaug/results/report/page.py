@@ -1,17 +1,41 @@
-"""The page as one HTML file: template, style, script and data put together."""
+"""The page as one HTML file: templates, style, script and data put together."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import importlib.resources
-import re
+from functools import cache
 from typing import Any
 
-from softaug.results.report import sections
-from softaug.results.report.markup import Markup, element, join, json_script
-from softaug.results.report.sections import Content
+import jinja2
+from markupsafe import Markup
+
+from softaug.results.report import tables
+from softaug.results.report.media import VIDEO_BYTES, picture_uri
+from softaug.results.report.sections import Content, comparability
+from softaug.results.report.settings import settings_of
 from softaug.versions import VERSION
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The templates. Every string is escaped unless it was made here; a name that does not exist is an error."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__, "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    shown = (tables.number, tables.commas, tables.span, tables.duration, tables.breakable, tables.few)
+    made.filters |= {function.__name__: function for function in (*shown, tables.which_runs, tables.mean_std)}
+    made.filters["data_uri"] = picture_uri
+    known = (tables.hue, tables.dash, tables.iqm, tables.paper_of, tables.who_columns, tables.best_results)
+    made.globals |= {function.__name__: function for function in (*known, settings_of, comparability)}
+    made.globals["video_megabytes"] = f"{VIDEO_BYTES / 1e6:.0f}"
+    return made
 
 
 def render(
@@ -27,40 +51,20 @@ def render(
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; media-src blob:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
-    made = sections.make_sections(content)
-    tasks = list(dict.fromkeys(group.task for group in content.groups))
-    heading = ", ".join(tasks) if len(tasks) <= 2 else f"{len(tasks)} tasks"
-    runs = len(content.records)
-    heading = f"{heading}: {runs} run{'s' if runs > 1 else ''}"
-    live = reload_seconds is not None
-    parts: dict[str, Any] = {
-        "policy": policy,
-        "version": VERSION,
-        "title": f"{heading} · softaug",
-        "style": Markup(style),
-        "live": Markup(f' data-reload-seconds="{reload_seconds:g}"') if live else "",
-        "live_button": element("button", "Live", type="button", id="live", aria_pressed="true")
-        if live
-        else "",
-        "heading": heading,
-        "written": written,
-        "summary": sections.summary(content),
-        "navigation": join(element("li", element("a", title, href=f"#{name}")) for name, title, _ in made),
-        "sections": join(
-            element(
-                "section",
-                element("h2", title, id=f"{name}-title"),
-                html,
-                id=name,
-                aria_labelledby=f"{name}-title",
-            )
-            for name, title, html in made
-        ),
-        "data": json_script("data", payload),
-        "script": Markup(script),
-    }
-    # In one pass: what is put in is never searched for further placeholders.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: str(join([parts[match[1]]])), asset("page.html"))
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            content=content,
+            payload=payload,
+            policy=policy,
+            style=Markup(style),
+            script=Markup(script),
+            version=VERSION,
+            written=written,
+            reload_seconds=reload_seconds,
+        )
+    )
 
 
 def asset(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from softaug.results.report.groups import EPISODES, Cell, Curve, Group, gaps, kept
+from softaug.results.model import EPISODES, Group, LearningCurve, ModeResult
 from softaug.results.report.media import Videos
 from softaug.results.report.tables import dash, hue, paper_of
 from softaug.results.statistics import RETURN_SCALE, common_tasks, mean_std, performance_profile
@@ -112,16 +112,16 @@ def _group(group: Group, modes: Sequence[str]) -> dict[str, Any]:
         "curves": {name: _curve(group.curves[name]) for name in (EPISODES, *modes) if name in group.curves},
         "returns": {mode: _summary(cells[0]) for mode, cells in group.cells.items()},
         "gap": {
-            mode: _mean_std(values) for mode in modes if mode != "train" and (values := gaps(group, mode))
+            mode: _mean_std(values) for mode in modes if mode != "train" and (values := group.gaps(mode))
         },
         "kept": {
-            mode: _mean_std(values) for mode in modes if mode != "train" and (values := kept(group, mode))
+            mode: _mean_std(values) for mode in modes if mode != "train" and (values := group.kept(mode))
         },
         "paper": {mode: list(found) for mode in modes if (found := paper_of(group, mode)) is not None},
     }
 
 
-def _curve(curve: Curve) -> dict[str, Any]:
+def _curve(curve: LearningCurve) -> dict[str, Any]:
     by_point = [[v for v in column if v is not None] for column in zip(*curve.values.values(), strict=True)]
     statistics = [mean_std(values) if values else (None, None) for values in by_point]
     seeds = {str(seed): _rounded(values, 1) for seed, values in curve.values.items()}
@@ -136,7 +136,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
     }
 
 
-def _summary(cell: Cell) -> dict[str, Any]:
+def _summary(cell: ModeResult) -> dict[str, Any]:
     return {**_mean_std(cell.scores), "media": cell.media, "final": cell.final, "decisions": cell.decisions}
 
 

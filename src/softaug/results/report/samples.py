@@ -11,7 +11,7 @@ import numpy as np
 from softaug.config import Config
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
-from softaug.results.report.groups import MODE_ORDER, Group
+from softaug.results.model import Group, ordered_modes
 
 MAX_TASKS = 6
 """Rendering a task in five modes takes seconds; more tasks than this are named, not shown."""
@@ -22,7 +22,7 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class Picture:
+class ModeImage:
     """One image, uint8 (H, W, 3)."""
 
     name: str
@@ -44,7 +44,7 @@ class Sample:
     """A task's pictures; `problem` says why there are none, or not all."""
 
     task: str
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[ModeImage, ...] = ()
     views: tuple[Views, ...] = ()
     problem: str = ""
 
@@ -75,8 +75,8 @@ def _sample(configs: Sequence[Config]) -> Sample:
     if first.own_env:  # that would import code which a run names; a page about runs needs none
         return Sample(first.task, problem="Your own environment is not rendered here; see softaug play.")
     wanted = {mode for config in configs for mode in ("train", config.row.train_mode, *config.eval_modes)}
-    modes = [m for m in MODE_ORDER if m in wanted] + sorted(wanted - set(MODE_ORDER))
-    pictures: list[Picture] = []
+    modes = ordered_modes(wanted)
+    pictures: list[ModeImage] = []
     views: list[Views] = []
     problems: list[str] = []
     clean = None
@@ -89,7 +89,7 @@ def _sample(configs: Sequence[Config]) -> Sample:
             problems.append(f"{mode} could not be rendered here ({type(error).__name__}: {error}).")
         else:
             clean = obs if mode == "train" else clean
-            pictures.append(Picture(mode, str(info.get("media") or ""), newest_frame(obs)))
+            pictures.append(ModeImage(mode, str(info.get("media") or ""), newest_frame(obs)))
     if clean is not None:
         # A view is made of the one observation that was rendered: only for those who would have rendered it so.
         fitting = [config for config in configs if _shape(config) == _shape(first)]

@@ -5,53 +5,53 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from softaug.config import Config
 from softaug.results.reading import RunRecord
-from softaug.results.report import tables
-from softaug.results.report.markup import Markup, element, join
+
+Values = dict[str, dict[str, list[RunRecord]]]
+"""name -> value, as text -> the runs that have it, the most common value first"""
 
 
-def settings(records: Sequence[RunRecord]) -> Markup:
-    """What differs between the runs first, then what they share."""
+@dataclass(frozen=True)
+class RunSettings:
+    """What runs were made with."""
+
+    differing: Values
+    shared: Values
+    harmless: Values
+    """cannot change results"""
+    versions: Values
+    media: Values
+
+
+def settings_of(records: Sequence[RunRecord]) -> RunSettings:
     fields = [f for f in dataclasses.fields(Config) if f.name not in ("task", "method", "seed")]
     harmless = {f.name for f in fields if f.metadata["runtime"]}
     values = _values(records, lambda r: {f.name: getattr(r.config, f.name) for f in fields})
     decisive = {name: by_value for name, by_value in values.items() if name not in harmless}
-    differing = {name: by_value for name, by_value in decisive.items() if len(by_value) > 1}
     machine = ("git_commit", "device", "threads")
-    versions = _values(
-        records, lambda r: {**as_dict(r.facts.get("versions")), **{k: r.facts.get(k) for k in machine}}
+    return RunSettings(
+        differing={name: by_value for name, by_value in decisive.items() if len(by_value) > 1},
+        shared={name: by_value for name, by_value in decisive.items() if len(by_value) == 1},
+        harmless={name: by_value for name, by_value in values.items() if name in harmless},
+        versions=_values(
+            records, lambda r: {**as_dict(r.facts.get("versions")), **{k: r.facts.get(k) for k in machine}}
+        ),
+        media=_values(records, lambda r: as_dict(r.facts.get("media"))),
     )
-    media = _values(records, lambda r: as_dict(r.facts.get("media")))
-    parts: list[Any] = []
-    if differing:
-        title = "Settings that differ between runs"
-        parts = [element("h3", title), tables.value_table(title, "Setting", differing, records)]
-    elif len(records) > 1:
-        parts = [element("p", "The runs differ in task, method and seed only.")]
-    for title, heading, found in (
-        ("Settings that all runs share", "Setting", {k: decisive[k] for k in decisive if k not in differing}),
-        ("Settings that cannot change results", "Setting", {k: values[k] for k in values if k in harmless}),
-        ("Versions and machine", "What", versions),
-        ("Images, videos and colors (media)", "For", media),
-    ):
-        if found:
-            body = tables.value_table(title, heading, found, records)
-            parts.append(element("details", element("summary", title), body))
-    return join(parts)
 
 
-def _values(
-    records: Iterable[RunRecord], choose: Callable[[RunRecord], dict[str, Any]]
-) -> dict[str, dict[str, list[RunRecord]]]:
-    """name -> value, as text -> the runs that have it."""
-    found: dict[str, dict[str, list[RunRecord]]] = {}
+def _values(records: Iterable[RunRecord], choose: Callable[[RunRecord], dict[str, Any]]) -> Values:
+    found: Values = {}
     for record in records:
         for key, value in choose(record).items():
             found.setdefault(str(key), {}).setdefault(_value(value), []).append(record)
-    return found
+    return {
+        key: dict(sorted(by_value.items(), key=lambda item: -len(item[1]))) for key, by_value in found.items()
+    }
 
 
 def _value(value: Any) -> str:

@@ -11,15 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softaug.config import Config, experiment, make_config
+from softaug.config import Config
 from softaug.errors import UserError, unknown
-from softaug.media.comparability import PROCEDURAL_NOTE
+from softaug.methods import get_method
 from softaug.presets import PRESETS
-from softaug.results.reading import MEDIA_ORDER, Evaluation, RunRecord, overlay_images, overlay_media
-from softaug.results.statistics import mean_std
-
-NAMED = frozenset(("task", "method", "preset", "decisions"))
-"""Settings that a table or figure is chosen by, and that are compared one by one."""
+from softaug.results.model import ModeResult, by_prevalence, departures, mode_result
+from softaug.results.reading import RunRecord, overlay_images, overlay_media
 
 
 @dataclass(frozen=True)
@@ -35,33 +32,6 @@ class Selection:
         """The runs of one cell, in order of their seeds."""
         found = [r for r in self.runs if (r.config.task, r.config.method) == (task, method)]
         return sorted(found, key=lambda record: record.config.seed)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One number of a table: the mean over seeds of each seed's mean return over its episodes."""
-
-    mode: str
-    task: str
-    method: str
-    seeds: tuple[int, ...]
-    scores: tuple[float, ...]
-    """one per seed"""
-    episodes: tuple[int, ...]
-    """per seed"""
-    media: str | None
-    notes: tuple[str, ...]
-    """why it is not comparable with the paper's number, if it is not"""
-    decisions: int
-    frames: int
-
-    @property
-    def mean(self) -> float:
-        return mean_std(self.scores)[0]
-
-    @property
-    def std(self) -> float | None:
-        return mean_std(self.scores)[1]
 
 
 def select(
@@ -105,15 +75,8 @@ def select(
 
 def make_cell(
     selection: Selection, mode: str, task: str, method: str, media: str | None = None
-) -> Cell | None:
+) -> ModeResult | None:
     """The number for a mode, task and method; None if no run has it. `media`: only evaluations on these."""
-    found = [
-        (record, evaluation)
-        for record in selection.of(task, method)
-        if (evaluation := record.evaluation(mode, media=media)) is not None
-    ]
-    if not found:
-        return None
     # All methods of the task: what is compared must have been tested on the same folder or list.
     tested = [
         (record, evaluation.media, evaluation.source)
@@ -121,20 +84,8 @@ def make_cell(
         if record.config.task == task and (evaluation := record.evaluation(mode, media=media)) is not None
     ]
     check_same_source(mode, tested)
-    records = [record for record, _ in found]
-    evaluations = [evaluation for _, evaluation in found]
-    return Cell(
-        mode=mode,
-        task=task,
-        method=method,
-        seeds=tuple(record.config.seed for record in records),
-        scores=tuple(evaluation.mean for evaluation in evaluations),
-        episodes=tuple(evaluation.episodes for evaluation in evaluations),
-        media=evaluations[0].media,
-        notes=_notes(records, evaluations),
-        decisions=records[0].config.decisions,
-        frames=records[0].frames,
-    )
+    kinds = None if media is None else (None, media)
+    return mode_result(selection.of(task, method), mode, adapted=get_method(method).adapts, media=kinds)
 
 
 def choose_media(records: Iterable[RunRecord], mode: str) -> list[str]:
@@ -142,27 +93,7 @@ def choose_media(records: Iterable[RunRecord], mode: str) -> list[str]:
     counts: Counter[str] = Counter()
     for record in records:
         counts.update({e.media for e in record.evaluations if e.mode == mode and e.media is not None})
-    return most_common(counts)
-
-
-def most_common(counts: Counter[str]) -> list[str]:
-    """Kinds of media by how many runs have them; among equals, those nearer to the paper's first."""
-
-    def rank(kind: str) -> tuple[int, int]:
-        return -counts[kind], MEDIA_ORDER.index(kind) if kind in MEDIA_ORDER else len(MEDIA_ORDER)
-
-    return sorted(counts, key=rank)
-
-
-def settings(config: Config) -> dict[str, tuple[object, object]]:
-    """Where a run departs from its preset: field -> (its value, the preset's)."""
-    preset = make_config(config.task, config.method, config.preset)
-    usual = experiment(preset)
-    return {
-        name: (value, usual[name])
-        for name, value in experiment(config).items()
-        if name not in NAMED and value != usual[name]
-    }
+    return by_prevalence(counts)
 
 
 def describe_runs(selection: Selection, *, asked_seeds: int | None = None) -> list[str]:
@@ -193,17 +124,17 @@ def describe_runs(selection: Selection, *, asked_seeds: int | None = None) -> li
         )
     elif any(record.config.decisions != Config.decisions for record in runs):
         said.append(f"the paper trains for {Config.decisions:,} decisions")
-    departures: dict[str, list[str]] = {}
+    changed: dict[str, list[str]] = {}
     for record in runs:
-        for name, (value, usual) in settings(record.config).items():
-            tasks = departures.setdefault(f"{name} {_shown(value)} (preset: {_shown(usual)})", [])
+        for name, (value, usual) in departures(record.config).items():
+            tasks = changed.setdefault(f"{name} {_shown(value)} (preset: {_shown(usual)})", [])
             if record.config.task not in tasks:
                 tasks.append(record.config.task)
-    if departures:
+    if changed:
         every = {record.config.task for record in runs}
         parts = [
             text + ("" if set(tasks) == every else f" in {', '.join(tasks)}")
-            for text, tasks in departures.items()
+            for text, tasks in changed.items()
         ]
         said.append("other settings than the preset's: " + "; ".join(parts))
     said += [f"overlay images: {kind}" for kind in sorted({overlay_media(r) for r in runs} - {None, ""})]  # type: ignore[type-var]
@@ -257,7 +188,7 @@ def _check_same_experiment(config: Config, first: Config) -> None:
             f"the runs of {config.task} have {first.decisions:,} and {config.decisions:,} decisions, which are never "
             "mixed; give --decisions"
         )
-    ours, theirs = settings(config), settings(first)
+    ours, theirs = departures(config), departures(first)
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             values = [_shown(side[name][0]) if name in side else "the preset's" for side in (theirs, ours)]
@@ -318,13 +249,6 @@ def _shown_source(kind: str | None, facts: Mapping[str, Any] | None) -> str:
     checksum = f"sha256 {known['sha256'][:8]}" if "sha256" in known else ""
     parts = [part for part in (str(known.get("path", "")), number, checksum) if part]
     return " ".join([str(kind), ", ".join(parts) if kind in ("folder", "list") else ""]).strip()
-
-
-def _notes(records: Sequence[RunRecord], evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
-    notes = {evaluation.note for evaluation in evaluations}
-    if any(overlay_media(record) == "procedural" for record in records):
-        notes.add(PROCEDURAL_NOTE)
-    return tuple(sorted(notes - {""}))
 
 
 def _fewer(seeds: Counter[tuple[str, str]]) -> str:

@@ -20,11 +20,11 @@ from softaug.results.reproduce.missing_runs import Evaluating
 from softaug.results.reproduce.tables import TableResult
 
 if TYPE_CHECKING:
-    from softaug.results.reproduce.writing import Written
+    from softaug.results.reproduce.writing import WrittenItem
     from softaug.sweep import PlannedRun
 
 
-def show(written: Written, table: TableResult | None) -> None:
+def show(written: WrittenItem, table: TableResult | None) -> None:
     """A table's numbers, what is said about them, and where everything was written."""
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"\n[bold]{written.title}[/bold]")

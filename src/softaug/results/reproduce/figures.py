@@ -18,9 +18,10 @@ import numpy as np
 from softaug.errors import UserError
 from softaug.methods import METHODS, get_method
 from softaug.results import statistics
+from softaug.results.model import LearningCurve
 from softaug.results.reading import RunRecord
 from softaug.results.reproduce.collect import Selection, check_same_source, describe_fewer
-from softaug.results.reproduce.curves import Curve, choose_curve_media, evaluated_seeds, make_curve
+from softaug.results.reproduce.curves import choose_curve_media, evaluated_seeds, make_curve
 from softaug.results.reproduce.grids import LABELS
 from softaug.results.reproduce.tables import BOOTSTRAP_SEED, TableResult
 
@@ -141,7 +142,7 @@ def collect_curves(
     methods: Iterable[str],
     modes: Iterable[str],
     media: Mapping[str, str | None],
-) -> list[Curve]:
+) -> list[LearningCurve]:
     """Every curve that there is. media: mode -> the kind of `curve_media`."""
     modes = list(modes)
     for task in tasks:
@@ -166,7 +167,7 @@ def fewer_notes(
     tasks: Sequence[str],
     methods: Iterable[str],
     media: Mapping[str, str | None],
-    curves: Sequence[Curve],
+    curves: Sequence[LearningCurve],
 ) -> list[str]:
     """Which curves come from fewer seeds than there are runs."""
     made = {(curve.mode, curve.task, curve.method): len(curve.seeds) for curve in curves}
@@ -182,7 +183,7 @@ def fewer_notes(
 
 
 def draw_curves(
-    curves: Sequence[Curve],
+    curves: Sequence[LearningCurve],
     tasks: Sequence[str],
     methods: Mapping[str, str],
     modes: Mapping[str, str],
@@ -280,7 +281,7 @@ def figure_files(figure: Figure) -> dict[str, bytes]:
     return files
 
 
-def _draw(axis: Axes, curve: Curve) -> None:
+def _draw(axis: Axes, curve: LearningCurve) -> None:
     colour, dashes = LOOKS[curve.method]
     marker = "o" if len(curve.decisions) == 1 else None
     axis.plot(curve.decisions, curve.mean, color=colour, linestyle=dashes, marker=marker, markersize=4)

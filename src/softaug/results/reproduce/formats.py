@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from softaug.results import statistics
-from softaug.results.reproduce.collect import Cell, span
+from softaug.results.model import ModeResult
+from softaug.results.paper import paper_result
+from softaug.results.reproduce.collect import span
 from softaug.results.reproduce.grids import Panel
-from softaug.results.reproduce.paper import paper_result
 from softaug.results.reproduce.tables import BOOTSTRAP_SEED, MISSING, REFERENCE, TableResult
 
 # Single numbers
@@ -21,7 +22,7 @@ def number(value: float, digits: int) -> str:
     return text[1:] if float(text) == 0 and text.startswith("-") else text
 
 
-def cell_text(cell: Cell | None, digits: int) -> str:
+def cell_text(cell: ModeResult | None, digits: int) -> str:
     """``768 ± 38``; one seed has no deviation."""
     if cell is None:
         return MISSING
@@ -34,7 +35,7 @@ def paper_text(key: tuple[str, str, str], digits: int) -> str:
     return MISSING if found is None else f"{number(found.mean, digits)} ± {number(found.std, digits)}"
 
 
-def estimate_text(estimate: statistics.Estimate | None) -> str:
+def estimate_text(estimate: statistics.BootstrapEstimate | None) -> str:
     if estimate is None:
         return MISSING
     interval = "" if estimate.low is None else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
@@ -56,7 +57,7 @@ def cells_csv(table: TableResult) -> str:
                 "method": method,
                 "mean": None if cell is None else round(cell.mean, 3),
                 "std": None if cell is None or cell.std is None else round(cell.std, 3),
-                "seeds": 0 if cell is None else len(cell.seeds),
+                "seeds": 0 if cell is None else len(cell.scores),
                 "episodes_per_seed": None if cell is None else span(cell.episodes),
                 "preset": table.selection.preset,
                 "decisions": None if cell is None else cell.decisions,
@@ -215,8 +216,8 @@ def as_json(table: TableResult) -> dict[str, Any]:
             entry |= {
                 "mean": cell.mean,
                 "std": cell.std,
-                "seeds": list(cell.seeds),
-                "scores": list(cell.scores),
+                "seeds": list(cell.scores),
+                "scores": list(cell.scores.values()),
                 "episodes": list(cell.episodes),
                 "media": cell.media,
                 "decisions": cell.decisions,

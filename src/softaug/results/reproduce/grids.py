@@ -26,7 +26,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A task in a table; `mode` is None where the columns say it."""
 
     label: str
@@ -38,7 +38,7 @@ class Row:
 class Panel:
     """Rows times columns; a cell's mode comes from whichever of the two has one."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     columns: tuple[Column, ...]
 
     @property
@@ -139,7 +139,7 @@ def _video_and_color(tasks: Sequence[str]) -> Item:
     color = {**STATE_OF_THE_ART, "soda_overlay": LABELS["soda_overlay"]}
     columns = [Column(label, method, "video_easy", "video backgrounds") for method, label in video.items()]
     columns += [Column(label, method, "color_hard", "random colors") for method, label in color.items()]
-    panel = Panel(tuple(Row(task, task) for task in tasks), tuple(columns))
+    panel = Panel(tuple(TableRow(task, task) for task in tasks), tuple(columns))
     return TableItem("video-and-color", "Generalization to video backgrounds and random colors", (panel,))
 
 
@@ -147,7 +147,7 @@ def _appendix(tasks: Sequence[str]) -> Item:
     methods = {**STATE_OF_THE_ART, "soda_overlay": LABELS["soda_overlay"]}
     panels = [
         Panel(
-            tuple(Row(task, task) for task in tasks),
+            tuple(TableRow(task, task) for task in tasks),
             tuple(Column(label, method, mode, mode) for method, label in methods.items()),
         )
         for mode in ("color_easy", "video_hard")
@@ -156,7 +156,7 @@ def _appendix(tasks: Sequence[str]) -> Item:
 
 
 def _robot(tasks: Sequence[str]) -> Item:
-    rows = tuple(Row(label, task, mode) for task in tasks for mode, label in ROBOT_MODES.items())
+    rows = tuple(TableRow(label, task, mode) for task in tasks for mode, label in ROBOT_MODES.items())
     columns = tuple(Column(LABELS[method], method) for method in ("sac", *OURS_AND_BASELINES))
     return TableItem(
         "robot",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from softaug.results.paper import paper_result
 from softaug.results.reproduce.formats import aggregate_note, aggregate_table, number
 from softaug.results.reproduce.grids import Panel
-from softaug.results.reproduce.paper import paper_result
 from softaug.results.reproduce.tables import TableResult
 
 ESCAPES = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from softaug.results import statistics
+from softaug.results.model import ModeResult
 from softaug.results.reproduce.collect import (
-    Cell,
     Selection,
     choose_media,
     count,
@@ -17,7 +17,7 @@ from softaug.results.reproduce.collect import (
     describe_runs,
     make_cell,
 )
-from softaug.results.reproduce.grids import Column, Panel, Row, TableItem
+from softaug.results.reproduce.grids import Column, Panel, TableItem, TableRow
 
 MISSING = "–"
 BOOTSTRAP_SEED = 0
@@ -34,9 +34,9 @@ class Aggregate:
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
     """per task"""
-    iqm: statistics.Estimate
-    optimality_gap: statistics.Estimate
-    improvement: statistics.Estimate | None
+    iqm: statistics.BootstrapEstimate
+    optimality_gap: statistics.BootstrapEstimate
+    improvement: statistics.BootstrapEstimate | None
     """how likely a seed of `REFERENCE` beats one of this method; None for itself"""
 
 
@@ -46,7 +46,7 @@ class TableResult:
 
     item: TableItem
     selection: Selection
-    cells: dict[tuple[str, str, str], Cell | None]
+    cells: dict[tuple[str, str, str], ModeResult | None]
     """(mode, task, method) -> its number"""
     aggregates: tuple[Aggregate, ...]
     about_runs: tuple[str, ...]
@@ -58,10 +58,10 @@ class TableResult:
         """Every sentence that belongs below the table."""
         return self.about_runs + self.about_numbers + self.about_media
 
-    def at(self, row: Row, column: Column) -> tuple[str, str, str]:
+    def at(self, row: TableRow, column: Column) -> tuple[str, str, str]:
         return (row.mode or column.mode or "train", row.task, column.method)
 
-    def best(self, panel: Panel, row: Row, group: str) -> set[str]:
+    def best(self, panel: Panel, row: TableRow, group: str) -> set[str]:
         """The methods with the highest mean in a row of a group; none if nothing is there to compare with."""
         means = {
             column.method: round(cell.mean, self.item.digits)
@@ -75,7 +75,9 @@ class TableResult:
         table: dict[str, dict[str, Sequence[float]]] = {}
         for (cell_mode, task, method), cell in self.cells.items():
             if cell_mode == mode and cell is not None:
-                table.setdefault(method, {})[task] = [score / self.item.scale for score in cell.scores]
+                table.setdefault(method, {})[task] = [
+                    score / self.item.scale for score in cell.scores.values()
+                ]
         return table
 
 
@@ -88,7 +90,7 @@ def make_table(
     chosen = {mode: media or (kinds[mode][0] if kinds[mode] else None) for mode in modes}
     cells = {key: make_cell(selection, *key, media=chosen[key[0]]) for key in item.cells}
     present = [cell for cell in cells.values() if cell is not None]
-    have = {key: 0 if cell is None else len(cell.seeds) for key, cell in cells.items()}
+    have = {key: 0 if cell is None else len(cell.scores) for key, cell in cells.items()}
     table = TableResult(
         item,
         selection,
@@ -126,7 +128,7 @@ def _aggregates(table: TableResult, mode: str) -> Iterator[Aggregate]:
         )
 
 
-def _number_notes(cells: Sequence[Cell]) -> Iterator[str]:
+def _number_notes(cells: Sequence[ModeResult]) -> Iterator[str]:
     if cells:
         episodes = count((number for cell in cells for number in cell.episodes), "episode")
         yield (
@@ -139,7 +141,7 @@ def _number_notes(cells: Sequence[Cell]) -> Iterator[str]:
 def _media_notes(
     chosen: dict[str, str | None],
     kinds: dict[str, list[str]],
-    cells: dict[tuple[str, str, str], Cell | None],
+    cells: dict[tuple[str, str, str], ModeResult | None],
 ) -> Iterator[str]:
     parts = []
     for mode, kind in chosen.items():
@@ -158,6 +160,6 @@ def _media_notes(
         yield note if where == present else f"{note} ({', '.join(sorted(where))})"
 
 
-def _missing_notes(cells: dict[tuple[str, str, str], Cell | None]) -> Iterator[str]:
+def _missing_notes(cells: dict[tuple[str, str, str], ModeResult | None]) -> Iterator[str]:
     if missing := sum(cell is None for cell in cells.values()):
         yield f"{MISSING}: {missing} of {len(cells)} numbers are missing"

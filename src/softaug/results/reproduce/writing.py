@@ -10,9 +10,10 @@ from typing import Any
 
 from softaug.errors import UserError
 from softaug.files import write_atomically
+from softaug.results.model import LearningCurve
 from softaug.results.reproduce import formats
 from softaug.results.reproduce.collect import Selection, describe_runs
-from softaug.results.reproduce.curves import Curve, curve_rows
+from softaug.results.reproduce.curves import curve_rows
 from softaug.results.reproduce.figures import (
     collect_curves,
     curve_media,
@@ -30,7 +31,7 @@ SAMPLE_MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenItem:
     """The files of an item, what is said about it, and its content as JSON values."""
 
     name: str
@@ -43,7 +44,7 @@ class Written:
         return {**self.content, "notes": list(self.notes), "files": [str(file) for file in self.files]}
 
 
-def write_table(table: TableResult, out: Path) -> Written:
+def write_table(table: TableResult, out: Path) -> WrittenItem:
     """NAME.csv, .md and .tex, NAME-aggregates.csv and, if there is anything to compare, NAME-profile.png and .svg."""
     name = table.item.name
     files: dict[str, str | bytes] = {f"{name}.csv": formats.cells_csv(table)}
@@ -55,7 +56,7 @@ def write_table(table: TableResult, out: Path) -> Written:
         files[f"{name}-aggregates.csv"] = formats.aggregates_csv(table)
     files[f"{name}.md"] = formats.markdown(table, pictures=pictures)
     files[f"{name}.tex"] = latex(table)
-    return Written(name, table.item.title, _write(files, out), table.notes, formats.as_json(table))
+    return WrittenItem(name, table.item.title, _write(files, out), table.notes, formats.as_json(table))
 
 
 def write_curves(
@@ -65,7 +66,7 @@ def write_curves(
     *,
     media: str | None = None,
     asked_seeds: int | None = None,
-) -> Written:
+) -> WrittenItem:
     """NAME.png and .svg, the points as NAME.csv, and both with what must be said as NAME.md.
 
     media: the kind of test media to show; None: in each mode what most runs have.
@@ -91,10 +92,10 @@ def write_curves(
         f"# {item.title}\n\n![{item.title}: learning curves]({item.name}.png)\n\n{said}\n"
     )
     content = {"item": item.name, "preset": selection.preset, "points": rows}
-    return Written(item.name, item.title, _write(files, out), notes, content)
+    return WrittenItem(item.name, item.title, _write(files, out), notes, content)
 
 
-def curve_notes(curves: Sequence[Curve], item: FigureItem) -> list[str]:
+def curve_notes(curves: Sequence[LearningCurve], item: FigureItem) -> list[str]:
     """Where the points come from."""
     if not curves:
         return []
@@ -114,7 +115,7 @@ def curve_notes(curves: Sequence[Curve], item: FigureItem) -> list[str]:
     return notes
 
 
-def write_samples(item: SamplesItem, out: Path, said: Callable[[str], None]) -> Written:
+def write_samples(item: SamplesItem, out: Path, said: Callable[[str], None]) -> WrittenItem:
     """samples.png: every task in every mode and every augmentation; samples-robot.png: the robot in its modes."""
     from softaug.evaluation.gallery import save_gallery
 
@@ -131,7 +132,7 @@ def write_samples(item: SamplesItem, out: Path, said: Callable[[str], None]) -> 
                 media |= save_gallery(page, tasks, modes, augmentations=augmentations, said=said)
                 files[name] = page.read_bytes()
     notes = tuple(f"{mode}: {kind} media" for mode, kind in media.items())
-    return Written(item.name, item.title, _write(files, out), notes, {"item": item.name, "media": media})
+    return WrittenItem(item.name, item.title, _write(files, out), notes, {"item": item.name, "media": media})
 
 
 def _write(files: dict[str, str | bytes], out: Path) -> tuple[Path, ...]:
