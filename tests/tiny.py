@@ -104,7 +104,8 @@ def assert_same_on(device: str, one: Any, other: Any, tolerance: float = 1e-4) -
 
 AFTER_UPDATES = 2e-2
 """Tolerance for weights and metrics after a few updates: where a gradient is nearly zero, rounding may turn Adam's step
-of about the learning rate (1e-3) around. Another seed, or one draw more, makes far larger differences."""
+of about the learning rate (1e-3) around. Another seed, or one draw more, shows
+after the first update already."""
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
