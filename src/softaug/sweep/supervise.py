@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from softaug.errors import UserError
 from softaug.files import write_atomically
 from softaug.sweep.plan import PlannedRun
 
@@ -118,7 +119,7 @@ def supervise(
                 # Trying again would only hide that this seed diverges.
                 return ended(FAILED)
         return ended(FINISHED)
-    except OSError as failure:  # its directory cannot be written to; the other runs go on
+    except (OSError, UserError) as failure:  # its directory cannot be written to; the other runs continue
         return Outcome(run, FAILED, attempts, f"{run.directory}: {failure}")
 
 
