@@ -66,6 +66,10 @@ def make_effect(
         from softaug.envs.screen import Screen
 
         return Screen(mode, task, seed, videos)
+    if mode.distraction is not None:
+        from softaug.envs.distracting import Distracting
+
+        return Distracting(mode, videos)
     return Effect()
 
 
