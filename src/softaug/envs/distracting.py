@@ -1,4 +1,4 @@
-"""The Distracting Control Suite: camera, colours and background wander while an episode runs (docs/benchmarks.md).
+"""The Distracting Control Suite: camera, colors and background wander while an episode runs (docs/benchmarks.md).
 
 Each part draws a start for the episode and then moves with every env step, not every decision, so that it is right for
 every action repeat. All draws come from the environment's own generator.
@@ -137,7 +137,7 @@ def _looked_at(physics: Any) -> np.ndarray:
 
 
 class ColorWalk:
-    """The colours of all materials."""
+    """The colors of all materials."""
 
     def __init__(self, distraction: Distraction, physics: Any) -> None:
         own = physics.model.mat_rgba[:, :3].astype(np.float64)

@@ -74,7 +74,7 @@ class Mode:
     screen: bool = False
     """Whether a video is shown on a screen in the scene (DMControl-GB2)."""
     distraction: Distraction | None = None
-    """How far camera, colours and background wander (Distracting Control Suite)."""
+    """How far camera, colors and background wander (Distracting Control Suite)."""
     label: str | None = None
     """The name, where it does not follow from family and level."""
 
@@ -86,7 +86,7 @@ class Mode:
 
     @property
     def recolored(self) -> bool:
-        """Whether each episode has a colour setting."""
+        """Whether each episode has a color setting."""
         return self.family in ("color", "screen_color_video")
 
     @property
