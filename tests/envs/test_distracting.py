@@ -87,7 +87,8 @@ def test_ranges_and_bounds_of_the_walk(make):
 
 
 def naive_walk(own, scale, frames, rng):
-    """One camera, written out from the suite's description."""
+    """Where one camera ends and how far it went, written out from the suite's description."""
+    path = 0.0
     angle, r0 = np.pi / 2 * scale, own[0]
     lows = [r0 * (1 - 0.5 * scale), max(own[1] - angle, -np.pi), max(own[2] - angle, 0)]
     highs = [r0 * (1 + 1.5 * scale), min(own[1] + angle, 0), min(own[2] + angle, np.pi / 2)]
@@ -103,7 +104,8 @@ def naive_walk(own, scale, frames, rng):
         h = min(max(np.arctan2(ny, nx), lows[1]), highs[1])
         v = min(max(np.arctan2(np.sqrt(nx**2 + ny**2), nz), lows[2]), highs[2])
         velocity = np.array([r * np.sin(v) * np.cos(h) - x, r * np.sin(v) * np.sin(h) - y, r * np.cos(v) - z])
-    return r, h, v
+        path += np.sqrt((velocity**2).sum())
+    return r, h, v, path
 
 
 def test_the_walk_is_distributed_like_a_naive_one():
@@ -123,15 +125,19 @@ def test_the_walk_is_distributed_like_a_naive_one():
     for _ in range(count):
         walk = CameraWalk(Distraction(0.2))
         walk.begin(Physics, rng)  # the first update belongs to the reset
+        path = np.linalg.norm(walk.state["velocity"])
         for _ in range(frames - 1):
             walk.advance(rng)
-        ours.append(walk.state["position"])
+            path += np.linalg.norm(walk.state["velocity"])
+        ours.append([*walk.state["position"], path])
     own = spherical(Data.cam_xpos[0])
     naive = np.array([naive_walk(own, 0.2, frames, rng) for _ in range(count)])
     ours = np.array(ours)
-    for column in range(3):  # quantiles agree within their sampling error
+    for column in range(4):  # quantiles agree within their sampling error
         mine, other = (np.quantile(x[:, column], np.linspace(0.1, 0.9, 9)) for x in (ours, naive))
         assert np.abs(mine - other).max() < 0.12 * np.ptp(naive[:, column]), column
+    # The length of the way alone tells the walk's speed.
+    assert ours[:, 3].mean() == pytest.approx(naive[:, 3].mean(), rel=0.05)
 
 
 @pytest.mark.parametrize("repeat", [1, 3, 4])
