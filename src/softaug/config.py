@@ -319,7 +319,7 @@ def _parser_of(kind: Any) -> Any:
     item = kind.__args__[0]
 
     def parse(text: str) -> tuple[Any, ...]:
-        return tuple(item(part.strip()) for part in text.split(",") if part.strip())
+        return tuple(item(part.strip()) for part in re.split(r",(?![^(]*\))", text) if part.strip())
 
     parse.__name__ = f"comma-separated {item.__name__}"
     return parse

@@ -85,6 +85,7 @@ class TimedEnv:
 
     def __init__(self, task: str, mode: str, render: str = "exact") -> None:
         from softaug.envs import dmc
+        from softaug.envs.effects import Effect
 
         self.task, self.mode = task, mode
         self.env = cast(dmc.DMCEnv, make_env(task, mode, render=render))
@@ -96,6 +97,8 @@ class TimedEnv:
             (self.env, "_background", "video_frame"),
             (self.env._effect, "show", "video_frame"),
         ):
+            if type(owner) is Effect:  # a mode without one
+                continue
             setattr(owner, method, self._watches[part].wrap(getattr(owner, method)))
         self._dmc, self._replace_green = dmc, dmc.replace_green
         self._rng = np.random.default_rng(0)

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from softaug.commands.eval import add_optional, split_modes
+from softaug.commands.eval import add_optional
+from softaug.envs.modes import split_modes
 from softaug.errors import UserError
 from softaug.evaluation.diagnose import DEFAULT_MODES, JSON_FILE, PICTURE_FILE, Diagnosis, diagnose
 from softaug.evaluation.run_evaluation import check_modes, with_media

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from softaug.envs.modes import split_modes
 from softaug.evaluation.run_evaluation import (
     DEFAULT_MODES,
     EvaluationOptions,
@@ -92,11 +93,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_table(report, report["results"], out)
     return 0
-
-
-def split_modes(text: str) -> list[str]:
-    """Comma-separated names."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _print_table(report: dict[str, Any], rows: Sequence[dict[str, Any]], out: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from softaug.commands.eval import add_optional
 from softaug.envs import PAPER_TASKS
-from softaug.envs.modes import BENCHMARK_MODES
+from softaug.envs.modes import BENCHMARK_MODES, split_modes
 from softaug.errors import UserError
 from softaug.files import output_file
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         sources = save_standard_gallery(args.out, **options)
     else:
         tasks = args.tasks.split(",") if args.tasks else list(PAPER_TASKS)
-        modes = args.modes.split(",") if args.modes else [mode.name for mode in BENCHMARK_MODES]
+        modes = split_modes(args.modes) if args.modes else [mode.name for mode in BENCHMARK_MODES]
         sources = save_gallery(args.out, tasks, modes, **options)
     if args.json:
         print(json.dumps({"out": str(args.out), "media": sources}))

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from softaug.commands.eval import (
     add_run_arguments,
-    split_modes,
 )
 from softaug.envs import MODE_NAMES
 from softaug.envs.factory import ConfigEnvs, check_own_envs, media_facts
+from softaug.envs.modes import split_modes
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import play_episodes, tasks_of

@@ -50,15 +50,18 @@ def make_env(
         down).
     mode: the benchmark's `train`, `color_easy`, `color_hard`, `video_easy`, `video_hard`, `color_random`; one axis
         alone: `camera_easy`, `camera_hard`, `light_easy`, `light_hard`, `texture_easy`, `texture_hard`; colours or
-        video with all three axes: `random_colors`, `video_background`.
+        video with all three axes: `random_colors`, `video_background`; DMControl-GB2's `rotate_*`, `shift_*`,
+        `rotate_shift_*`, `screen_video_*`, `screen_color_video_*` (`easy`, `hard`); the Distracting Control Suite's
+        `distracting_easy`, `distracting_medium`, `distracting_hard`, or
+        `distracting(scale=0.2,dynamic=True,parts=camera+color+background)` (docs/benchmarks.md).
     seed: of the first episode on; `reset(seed=...)` restarts it. The task's own draws are those of dm_control
-        with `random=seed`.
+        with `random=seed`. The seed given here also fixes the order of DMControl-GB2's settings.
     image_size: H = W in pixels. frame_stack: frames per observation, uint8 (3 * frame_stack, H, W); None takes the
         paper's: 3, for the robot 1.
     action_repeat: env steps per decision; None takes the paper's. Episodes end at the task's own time limit; the `lqr`
         tasks have none, so theirs end after 1,000 frames, in training and evaluation alike.
-    videos: for the video modes, a folder or a list of files; None takes the registered official files, else
-        procedural videos. colors: for color_easy and color_hard, an official `.pt` file or a list of settings;
+    videos: for the video modes, a folder or a list of files; None takes the registered official files (distracting:
+        DAVIS), else procedural videos. colors: for color_easy and color_hard, an official `.pt` file or a list of settings;
         None likewise. A mode ignores the source it has no use for.
     render: `exact` gives dm_control's pixels. `fast` has a shadow map of 512 instead of 2048 and a framebuffer no
         larger than the image (so `physics.render` is limited to that size): with software GL 1.3 to 2.6 times

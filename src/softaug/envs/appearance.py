@@ -261,15 +261,17 @@ class Painter:
 
         MuJoCo takes a texture that is as high as wide for all faces, and reads its size at each upload.
         """
+        if name not in self._textures:
+            return
         model, index = self._physics.model, self._textures[name]
         model.tex_height[index] = model.tex_width[index] = len(image)
         self._texels(name)[:] = image.ravel()
         self._upload(name)
 
-    def hide(self, material: str) -> None:
-        """Draw nothing of what has this material."""
+    def set_alpha(self, material: str, alpha: float) -> None:
+        """How opaque everything of this material is; with 0 it is not drawn."""
         if material in self._materials:
-            self._physics.model.mat_rgba[self._materials[material], 3] = 0.0
+            self._physics.model.mat_rgba[self._materials[material], 3] = alpha
 
     def show_texture(self, name: str, texels: np.ndarray) -> None:
         """Replace a texture, uint8 (height, width, 3); the GL context exists already."""

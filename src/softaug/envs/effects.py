@@ -1,4 +1,4 @@
-"""What a mode may change in a scene beyond colours and a keyed video: the hooks through which `DMCEnv` runs it."""
+"""What a mode may change in a scene beyond colors and a keyed video: the hooks through which `DMCEnv` runs it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Effect:
         """Add shapes to MuJoCo's list of what is drawn, once it has been filled."""
 
     def get_state(self) -> dict[str, Any]:
-        """What the rest of the episode depends on, besides the random generator: arrays and JSON values."""
+        """What the rest of the episode depends on, apart from the random generator: arrays and JSON values."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -66,11 +66,15 @@ def make_effect(
         from softaug.envs.screen import Screen
 
         return Screen(mode, task, seed, videos)
+    if mode.distraction is not None:
+        from softaug.envs.distracting import Distracting
+
+        return Distracting(mode, videos)
     return Effect()
 
 
 def first_setting(seed: int) -> int:
-    """Where DMControl-GB2 begins in its lists of 100 colours or videos; each episode then takes the next one."""
+    """Where DMControl-GB2 begins in its lists of 100 colors or videos; each episode then takes the next one."""
     return int(np.random.RandomState(seed).randint(100))
 
 

@@ -17,6 +17,7 @@ from softaug.envs.custom.loading import MakeEnv, call, load_callable, source_fac
 from softaug.envs.modes import MODE_NAMES, Mode
 from softaug.errors import UserError
 from softaug.media import video_source
+from softaug.media.davis import background_videos
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,9 @@ def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
         return source_facts(own_spec(config, mode))
     parsed = Mode.parse(mode)
     videos = None
+    if parsed.distraction is not None and "background" in parsed.distraction.parts:
+        source = background_videos(config.videos or None)
+        videos = {**source.describe(), "shown": min(parsed.distraction.videos, len(source))}
     if parsed.family == "video" or parsed.screen:
         videos = video_source(str(parsed.level), config.videos or None).describe()
     if parsed.recolored:

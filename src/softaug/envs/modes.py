@@ -2,9 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from softaug.errors import unknown
+from softaug.errors import UserError, unknown
+
+DISTRACTING_PARTS = ("camera", "color", "background")
+
+
+@dataclass(frozen=True)
+class Distraction:
+    """A setting of the Distracting Control Suite."""
+
+    scale: float
+    """0 (nothing is distracted) to 1."""
+    dynamic: bool = True
+    """Whether it moves within an episode."""
+    parts: tuple[str, ...] = DISTRACTING_PARTS
+
+    @property
+    def name(self) -> str:
+        return f"distracting(scale={self.scale!r},dynamic={self.dynamic},parts={'+'.join(self.parts)})"
+
+    @property
+    def videos(self) -> int:
+        """How many of the videos are shown: 2 to 8 for small scales, from 0.3 on all 60."""
+        return 60 if self.scale >= 0.3 else max(2, round(40 * self.scale))
+
+    @staticmethod
+    def parse(text: str) -> Distraction:
+        """From `scale=0.2,dynamic=True,parts=camera+color`; scale must be given."""
+        values = dict(item.strip().partition("=")[::2] for item in text.split(",") if item.strip())
+        parts = tuple(values.get("parts", "+".join(DISTRACTING_PARTS)).split("+"))
+        scale, dynamic = values.get("scale", ""), values.get("dynamic", "True")
+        if (
+            set(values) - {"scale", "dynamic", "parts"}
+            or not re.fullmatch(r"[0-9]*\.?[0-9]+|[0-9]+\.", scale, re.ASCII)
+            or not 0 <= float(scale) <= 1
+            or dynamic not in ("True", "False")
+            or not set(parts) <= set(DISTRACTING_PARTS)
+        ):
+            raise UserError(
+                f"Unknown mode 'distracting({text})'; write distracting(scale=0.2,dynamic=True,"
+                "parts=camera+color+background) with a scale from 0 to 1 and one or more of these parts."
+            )
+        ordered = tuple(part for part in DISTRACTING_PARTS if part in parts)
+        return Distraction(float(scale), dynamic == "True", ordered)
 
 
 @dataclass(frozen=True)
@@ -14,7 +57,7 @@ class Mode:
     family: str
     """`train` (the task's own look), `color` (recoloured scene), `video` (video behind the robot), an axis alone:
     `camera`, `light`, `texture`, or a family of DMControl-GB2: `rotate`, `shift`, `rotate_shift`, `screen_video`,
-    `screen_color_video`."""
+    `screen_color_video`, or `distracting` (the Distracting Control Suite)."""
     level: str | None
     """`easy` or `hard` test distribution, `random` (fresh draws, for training), or None."""
     split: str
@@ -30,6 +73,8 @@ class Mode:
     moves towards an edge of the image)."""
     screen: bool = False
     """Whether a video is shown on a screen in the scene (DMControl-GB2)."""
+    distraction: Distraction | None = None
+    """How far camera, colors and background wander (Distracting Control Suite)."""
     label: str | None = None
     """The name, where it does not follow from family and level."""
 
@@ -41,7 +86,7 @@ class Mode:
 
     @property
     def recolored(self) -> bool:
-        """Whether each episode has a colour setting."""
+        """Whether each episode has a color setting."""
         return self.family in ("color", "screen_color_video")
 
     @property
@@ -60,7 +105,15 @@ class Mode:
         for mode in MODES:
             if mode.name == name:
                 return mode
+        if isinstance(name, str) and (match := re.fullmatch(r"distracting\((.*)\)", name, re.DOTALL)):
+            distraction = Distraction.parse(match[1])
+            return Mode("distracting", None, "test", distraction=distraction, label=distraction.name)
         raise unknown("mode", name, MODE_NAMES)
+
+
+def split_modes(text: str) -> list[str]:
+    """Comma-separated names; the commas within `distracting(...)` are its own."""
+    return [name.strip() for name in re.split(r",(?![^(]*\))", text) if name.strip()]
 
 
 BENCHMARK_MODES: tuple[Mode, ...] = (
@@ -96,5 +149,12 @@ GB2_MODES: tuple[Mode, ...] = (
     *(Mode("screen_video", level, "test", screen=True) for level in LEVELS),
     *(Mode("screen_color_video", level, "test", screen=True) for level in LEVELS),
 )
-MODES: tuple[Mode, ...] = (*BENCHMARK_MODES, *AXIS_MODES, *ROBOT_MODES, *GB2_MODES)
+DISTRACTING_MODES: tuple[Mode, ...] = (
+    Mode("distracting", "easy", "test", distraction=Distraction(0.1)),
+    Mode("distracting", "medium", "test", distraction=Distraction(0.2)),
+    Mode("distracting", "hard", "test", distraction=Distraction(0.3)),
+)
+MODES: tuple[Mode, ...] = (
+    *BENCHMARK_MODES, *AXIS_MODES, *ROBOT_MODES, *GB2_MODES, *DISTRACTING_MODES,
+)  # fmt: skip
 MODE_NAMES: tuple[str, ...] = tuple(mode.name for mode in MODES)

@@ -77,7 +77,7 @@ class Screen(Effect):
         self._material = physics.model.name2id(NAME, "material")
         if self._hides_floor:
             for material in ("grid", "table"):  # as in video_hard, what the robot stands on
-                painter.hide(material)
+                painter.set_alpha(material, 0.0)
 
     def begin(self, episode: int, rng: np.random.Generator) -> dict[str, Any]:
         self._open((self._first + episode) % len(self._videos))

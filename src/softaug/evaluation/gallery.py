@@ -105,7 +105,9 @@ def draw(sections: Sequence[Section], caption: str) -> Image.Image:
     top = MARGIN
     for section in sections:
         for j, title in enumerate(section.columns):
-            pen.text((_left(j) + TILE / 2, top + TITLE_HEIGHT / 2), title, INK, font, anchor="mm")
+            size = min(15.0, 15 * TILE / pen.textlength(title, font))  # a long name gets smaller letters
+            fitting = ImageFont.load_default(size)
+            pen.text((_left(j) + TILE / 2, top + TITLE_HEIGHT / 2), title, INK, fitting, anchor="mm")
         top += TITLE_HEIGHT
         for row in section.rows:
             pen.text((MARGIN + LABEL_WIDTH - 12, top + TILE / 2), row.label, INK, font, anchor="rm")

@@ -217,12 +217,11 @@ def default_modes(config: Config) -> list[str]:
 
 
 def check_modes(names: Sequence[str], config: Config | None = None) -> list[str]:
-    """The names, if they are modes of the config's task, or of the benchmark."""
+    """The names, if they are modes of the config's task, or of the benchmark; `distracting(...)` written in full."""
+    if config is None or not config.own_env:
+        return [Mode.parse(name).name for name in names]
     for name in names:
-        if config is not None and config.own_env:
-            own_spec(config, name)
-        else:
-            Mode.parse(name)
+        own_spec(config, name)
     return list(names)
 
 

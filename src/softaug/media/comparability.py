@@ -14,6 +14,8 @@ def media_note(mode: str, kind: str | None, facts: dict[str, Any] | None) -> str
     """The plain sentence that keeps numbers from being compared that must not be; empty if they may."""
     if kind == "procedural":
         return PROCEDURAL_NOTE
+    if kind == "davis" and mode.startswith("distracting"):
+        return ""
     if kind not in (None, "official"):
         return OWN_MEDIA_NOTE
     # The robot's video_background shows the videos of video_easy; DMControl-GB2's screens show the same videos.
