@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from test_agent import equal_metrics, every_method, weights
+from test_agent import every_method, weights
 from tiny import replay_for, same, tiny_agent
 
 from softaug.learning.overlap import TwoThreads
@@ -22,6 +22,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def equal_metrics(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 class OneThread(TwoThreads):

@@ -7,6 +7,8 @@ view or auxiliary task. `register` adds a row from outside the package (docs/met
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -183,9 +185,29 @@ def refuse_taken(kind: str, name: str, taken: frozenset[str]) -> None:
         raise UserError(f"softaug has a {kind} called {name!r} already; choose another name")
 
 
+PLUGINS = "SOFTAUG_PLUGINS"
+"""The environment variable that names modules to import, comma-separated, so that commands and worker processes know
+the methods that these modules register."""
+
+
+def _import_plugins() -> None:
+    for module in filter(None, map(str.strip, os.environ.get(PLUGINS, "").split(","))):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:  # a package that the user's module lacks is their traceback to read
+                raise
+            raise UserError(
+                f"{PLUGINS} names the module {module!r}, which is not there; put its directory on PYTHONPATH"
+            ) from None
+
+
 def get_method(name: str) -> Method:
     """The row called `name` (or its alias); an unknown name raises an error that lists the valid ones."""
     row = METHODS.get(ALIASES.get(name, name))
+    if row is None:
+        _import_plugins()
+        row = METHODS.get(name)
     if row is None:
         raise unknown("method", name, [*METHODS, *ALIASES])
     return row
