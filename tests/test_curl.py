@@ -55,8 +55,8 @@ def test_loss_is_cross_entropy_with_the_positives_on_the_diagonal(device):
 def test_the_query_is_the_critics_crop_and_the_key_another_crop_of_the_same_observations(device):
     agent = tiny_agent("curl", device=device)
     critic_views, crops, prepared = [], [], []
-    update_critic, weak, loss_of = agent.sac.update_critic, agent.auxiliary.weak, agent.auxiliary.loss_of
-    agent.sac.update_critic = lambda view, *rest: critic_views.append(view) or update_critic(view, *rest)
+    critic_values, weak, loss_of = agent.sac.critic_values, agent.auxiliary.weak, agent.auxiliary.loss_of
+    agent.sac.critic_values = lambda view, *rest: critic_views.append(view) or critic_values(view, *rest)
     agent.auxiliary.weak = lambda obs, draws: crops.append((obs, weak(obs, draws))) or crops[-1][1]
     agent.auxiliary.loss_of = lambda views: prepared.append(views) or loss_of(views)
     sampled, replay = [], replay_for("curl")
@@ -124,8 +124,8 @@ def test_an_update_moves_the_encoder_and_w_but_neither_keys_nor_q_functions(devi
     before = {name: snapshot(part) for name, part in parts.items()}
     w = agent.auxiliary.W.detach().clone()
     batch = seen(agent.auxiliary, pixels(8, 6, 16, 16, device=device))
-    agent._auxiliary_gradients(agent._prepare_auxiliary(replay_for("curl"), batch))
-    agent._step_auxiliary()
+    agent.auxiliary_gradients(agent.prepare_auxiliary(batch))
+    agent.step_auxiliary()
     assert not torch.equal(agent.auxiliary.W.detach(), w)
     for name, part in parts.items():
         assert same(snapshot(part), before[name]) == (name != "encoder"), name

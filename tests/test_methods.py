@@ -9,18 +9,19 @@ from softaug.envs.modes import Mode
 from softaug.errors import UserError
 from softaug.methods import ALIASES, METHODS, get_method
 
-# name: weak view, strong augmentation, where it enters, auxiliary task, training mode
+RL = {"critic", "actor", "target"}
+# name: weak view, strong view, what sees it, auxiliary task, training mode
 EXPECTED = {
     "sac": ("crop", None, set(), None, "train"),
     "sac_dr": ("crop", None, set(), None, "color_random"),
-    "sac_conv": ("crop", "conv", {"rl"}, None, "train"),
-    "sac_overlay": ("crop", "overlay", {"rl"}, None, "train"),
+    "sac_conv": ("crop", "conv", RL, None, "train"),
+    "sac_overlay": ("crop", "overlay", RL, None, "train"),
     "curl": ("crop", None, set(), "curl", "train"),
     "pad": ("crop", None, set(), "inverse_dynamics", "train"),
-    "soda_conv": ("crop", "conv", {"aux"}, "soda", "train"),
-    "soda_overlay": ("crop", "overlay", {"aux"}, "soda", "train"),
-    "soda_both_conv": ("crop", "conv", {"rl", "aux"}, "soda", "train"),
-    "soda_both_overlay": ("crop", "overlay", {"rl", "aux"}, "soda", "train"),
+    "soda_conv": ("crop", "conv", {"auxiliary"}, "soda", "train"),
+    "soda_overlay": ("crop", "overlay", {"auxiliary"}, "soda", "train"),
+    "soda_both_conv": ("crop", "conv", {*RL, "auxiliary"}, "soda", "train"),
+    "soda_both_overlay": ("crop", "overlay", {*RL, "auxiliary"}, "soda", "train"),
     "drq": ("shift", None, set(), None, "train"),
     "svea_conv": ("shift", "conv", {"critic"}, None, "train"),
     "svea_overlay": ("shift", "overlay", {"critic"}, None, "train"),
@@ -34,7 +35,13 @@ def test_the_table_has_exactly_the_rows_of_the_benchmark():
 @pytest.mark.parametrize("name", EXPECTED)
 def test_row(name):
     row = get_method(name)
-    assert (row.weak, row.strong, set(row.strong_in), row.auxiliary, row.train_mode) == EXPECTED[name]
+    sees = {
+        part for part in ("critic", "actor", "target", "auxiliary") if getattr(row, f"{part}_sees") != "weak"
+    }
+    assert (row.weak, row.strong, sees, row.auxiliary, row.train_mode) == EXPECTED[name]
+    assert (row.critic_sees == "both") == name.startswith("svea")
+    assert (row.auxiliary_shares == "trunk") == (name == "pad")
+    assert row.uses_images == name.endswith("overlay")
     assert row.adapts == (name == "pad")
     assert row.name == name
 

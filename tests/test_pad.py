@@ -119,7 +119,7 @@ def watched_update(n_step: int, device: str) -> tuple[list[Batch], list[tuple], 
 def test_the_task_uses_rls_batch_and_crops(device):
     sampled, rl, given = watched_update(n_step=1, device=device)
     assert len(sampled) == len(given) == 1
-    assert given[0].view is rl[0][0] and given[0].next_view is rl[0][1]
+    assert given[0].view is rl[0].critic and given[0].next_view is rl[0].target
     assert torch.equal(given[0].action.cpu(), sampled[0].action)
 
 
@@ -127,7 +127,7 @@ def test_with_n_step_returns_the_task_gets_one_step_transitions(device):
     """The action did not lead to RL's next observation there, so the task has a batch of its own."""
     sampled, rl, given = watched_update(n_step=3, device=device)
     assert len(sampled) == 2
-    assert not torch.equal(given[0].next_view, rl[0][1])
+    assert not torch.equal(given[0].next_view, rl[0].target)
     assert torch.equal(given[0].action.cpu(), sampled[1].action)
     discount = tiny_method("pad").discount
     steps = [{round(float(d), 6) for d in batch.discount} for batch in sampled]

@@ -278,13 +278,13 @@ def test_strong_views_reach_exactly_what_the_row_says(method, monkeypatch, devic
         agent.sac, "update_actor", lambda view, generator, *features: actor_views.append(view) or {}
     )
     metrics = agent.update(replay_for(method))
-    in_rl = "rl" in row.strong_in
+    in_rl, both = row.target_sees == "strong", row.critic_sees == "both"
     assert bool(metrics["target_q"].isnan()) == in_rl
-    assert bool(metrics["critic_loss"].isnan()) == (in_rl or "critic" in row.strong_in)
+    assert bool(metrics["critic_loss"].isnan()) == (in_rl or both)
     assert bool(actor_views[0].float().isnan().any()) == in_rl
     if agent.auxiliary is not None:
         assert metrics["aux_loss"].isnan()
-    assert poison.calls == 2 * in_rl + ("critic" in row.strong_in) + ("aux" in row.strong_in)
+    assert poison.calls == 2 * in_rl + both + (row.auxiliary_sees == "strong")
 
 
 def test_strong_rl_views_are_drawn_for_observation_and_next_observation_apart(device):

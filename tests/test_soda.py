@@ -134,8 +134,10 @@ def test_the_auxiliary_optimiser_steps_the_shared_encoder_and_not_psi(device):
     expected = (*task.f_theta.parameters(), *task.g_theta.parameters(), *task.h_theta.parameters())
     assert held == {id(p) for p in expected}
     before = snapshot(agent.sac.encoder)
-    agent._auxiliary_gradients(agent._prepare_auxiliary(replay_for("soda_conv"), None))
-    agent._step_auxiliary()
+    replay = replay_for("soda_conv")
+    data = agent.sample_for_auxiliary(replay, agent.sample(replay))
+    agent.auxiliary_gradients(agent.prepare_auxiliary(data))
+    agent.step_auxiliary()
     assert not same(snapshot(agent.sac.encoder), before)
 
 

@@ -218,7 +218,7 @@ def make_config(
         # The benchmark's modes are those of its own tasks: an own environment has the looks its owner gives.
         names = dict(map(parse_test_env, values.get("test_env", ())))
         values["eval_modes"] = ("train", *names)
-    if row.weak == "shift":
+    if not row.crops:
         # DrQ and SVEA render at the network's size and shift instead of cropping: either size gives the other.
         if "image_size" not in overrides:
             values["image_size"] = values.get("crop_size", Config.crop_size)
@@ -385,9 +385,9 @@ def _check(config: Config) -> None:
         raise UserError(
             f"crop_size {config.crop_size} is larger than image_size {config.image_size}; make it smaller"
         )
-    if config.row.weak == "shift" and config.crop_size != config.image_size:
+    if not config.row.crops and config.crop_size != config.image_size:
         raise UserError(
-            f"{config.method} shifts whole images, so image_size {config.image_size} and crop_size "
+            f"{config.method} does not crop, so image_size {config.image_size} and crop_size "
             f"{config.crop_size} must be equal; give only one of them"
         )
     if len(config.filters) != len(config.strides) or not config.filters:
@@ -412,17 +412,22 @@ def _check(config: Config) -> None:
         raise UserError(
             f"eval_modes must name at least one mode, and each once, not {list(config.eval_modes)}"
         )
-    if config.row.auxiliary == "inverse_dynamics" and not 0 < config.pad_own_layers < len(config.filters):
+    if config.row.auxiliary_shares == "trunk" and not 0 < config.pad_own_layers < len(config.filters):
         raise UserError(
             f"pad_own_layers must lie between 1 and {len(config.filters) - 1} for {len(config.filters)} layers"
         )
     together = len(config.filters) - 1
-    if config.row.auxiliary == "inverse_dynamics":
+    if config.row.auxiliary_shares == "trunk":
         together = len(config.filters) - config.pad_own_layers
     if not 0 <= config.frame_layers <= together:
         raise UserError(
             f"frame_layers must lie between 0 and {together}, not {config.frame_layers}: a later layer of the "
             f"{len(config.filters)} has to see the frames together"
+        )
+    if config.share_features and (config.row.critic_sees == "strong") != (config.row.actor_sees == "strong"):
+        raise UserError(
+            f"critic and actor of {config.method} see different views, so they cannot share features; leave out "
+            "share_features"
         )
     if config.random_decisions < config.batch_size // 4 + config.n_step:
         raise UserError(

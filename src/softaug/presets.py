@@ -36,7 +36,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 5_000,
         "eval_episodes": 5,
         "checkpoint_every": 2_500,
-        # The other core steps the environment and computes beside this one (beside.py); two torch threads were no
+        # The other core steps the environment and computes next to this one (overlap.py); two torch threads were no
         # faster, and far slower on a busy machine.
         "threads": 1,
     },

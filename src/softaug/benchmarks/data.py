@@ -32,8 +32,9 @@ from torch import Tensor
 from softaug.benchmarks.replay import make_replay
 from softaug.config import Config, make_config
 from softaug.errors import UserError
-from softaug.learning.agent import Agent, make_agent
+from softaug.learning.agent import Agent, Seen, make_agent
 from softaug.learning.augment import RandomOverlay
+from softaug.learning.auxiliary.soda import SodaTask
 from softaug.learning.replay import Replay
 from softaug.media import folder_of
 from softaug.media.folder_images import FolderImages
@@ -63,10 +64,10 @@ class Waiting:
 def sleeping_agent(config: Config, images: FolderImages, sleep_seconds: float) -> tuple[Agent, Waiting]:
     """SODA's agent without its computation, and the time it waits for overlay images."""
     agent = make_agent(config, (9, config.image_size, config.image_size), 6, images=images)
-    agent.beside.start = _at_once  # type: ignore  # as on a GPU
+    agent.two_threads.are_faster = lambda: False  # type: ignore[method-assign]  # as on a GPU
     waiting, nothing = Waiting(), torch.zeros(())
     overlay, task = agent.strong, agent.auxiliary
-    assert isinstance(overlay, RandomOverlay) and task is not None
+    assert isinstance(overlay, RandomOverlay) and isinstance(task, SodaTask)
     overlay._sample = waiting.timed(overlay._sample)  # type: ignore[method-assign]
     crop = agent.weak
 
@@ -75,32 +76,26 @@ def sleeping_agent(config: Config, images: FolderImages, sleep_seconds: float) -
             view = crop(observations[:, :1], generator)
         seed = int(torch.randint(2**62, (1,), generator=generator))
         overlay._sample((seed, len(view), *view.shape[2:]))
+        if task.prefetch:
+            task.fetch_ahead(observations, generator)
         return view
 
     def compute(*arguments: Any) -> dict[str, Tensor]:
         time.sleep(sleep_seconds)
         return {}
 
-    agent._views = lambda batch: (batch.obs, batch.next_obs, None)  # type: ignore[method-assign]
+    agent._views = lambda batch: Seen(batch, batch.obs, None, batch.obs, batch.next_obs)  # type: ignore[method-assign]
     task.prepare = prepare  # type: ignore[method-assign, assignment]
     for owner, name, function in (
         (agent.sac, "bellman_target", lambda *arguments: nothing),
         (agent.sac, "update_critic", compute),
         (agent.sac, "update_actor", lambda *arguments: {}),
         (agent.sac, "update_target", lambda: None),
-        (agent, "_auxiliary_gradients", lambda prepared: nothing),
-        (agent, "_step_auxiliary", lambda: None),
+        (agent, "auxiliary_gradients", lambda prepared: nothing),
+        (agent, "step_auxiliary", lambda: None),
     ):
         setattr(owner, name, function)
     return agent, waiting
-
-
-def _at_once(function: Callable, *arguments: Any) -> Any:
-    from concurrent.futures import Future
-
-    done: Future = Future()
-    done.set_result(function(*arguments))
-    return done
 
 
 def measure_waiting(

@@ -142,7 +142,7 @@ class PlainLearner:
         # One deepcopy, so that what the agent's parts share (the encoder) is shared here too.
         self.sac, self.auxiliary = copy.deepcopy((agent.sac, agent.auxiliary))
         for module in (self.sac, self.auxiliary):
-            if module is not None:
+            if isinstance(module, torch.nn.Module):
                 module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.agent = agent  # its settings; its weights and generators are not touched
         self.updates = agent.updates
@@ -249,9 +249,10 @@ class PlainLearner:
         agent, losses = self.agent, {}
         batch = sample(replay, agent.batch_size, self.replay_rng, agent.n_step).to(agent.device)
         view, next_view = (self.weak(obs, self.generator) for obs in (batch.obs, batch.next_obs))
-        if "rl" in agent.strong_in:
+        row = agent.row
+        if row.target_sees == "strong":  # in our rows: critic and actor too
             view, next_view = (self.strong(pixels, self.generator) for pixels in (view, next_view))
-        strong_view = self.strong(view, self.generator) if "critic" in agent.strong_in else None
+        strong_view = self.strong(view, self.generator) if row.critic_sees == "both" else None
         target = self.bellman_target(next_view, batch.reward, batch.discount)
         shared = encode(self.sac.encoder, view).detach() if self.sac.share_features else None
         losses["critic_loss"] = self.critic_loss(view, batch.action, target, strong_view)

@@ -63,7 +63,7 @@ def useful_gflop(config: Config) -> float:
     row, layers = config.row, layer_flops(config)
     # Images per update: the next view through the online and the target encoder, the actor's view; or only the first.
     forward = config.batch_size * (1 if config.share_features else 2 + 1 / config.actor_every)
-    trained = config.batch_size * (2.0 if "critic" in row.strong_in else 1.0)
+    trained = config.batch_size * (2.0 if row.critic_sees == "both" else 1.0)
     # SODA samples a batch of its own; CURL and PAD take RL's.
     auxiliary = (config.aux_batch_size if row.auxiliary == "soda" else config.batch_size) / config.aux_every
     if row.auxiliary in ("soda", "curl"):  # a target or key without gradient, and a prediction or query

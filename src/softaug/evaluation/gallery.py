@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
+from softaug.config import make_config
 from softaug.envs import PAPER_TASKS, make_env
 from softaug.envs.modes import AXIS_MODES, BENCHMARK_MODES, ROBOT_MODES
 from softaug.envs.observations import newest_frame
 from softaug.files import write_atomically
-from softaug.learning.augment import Augment, RandomConv, RandomCrop, RandomOverlay, RandomShift
+from softaug.learning.views import make_view
 from softaug.media import image_source
+from softaug.methods import VIEWS
 
 TILE, GAP, MARGIN = 128, 6, 16
 LABEL_WIDTH, TITLE_HEIGHT = 150, 26
@@ -77,16 +79,12 @@ def augmentation_section(seed: int, images: str | None) -> tuple[Section, str]:
     draws = 6
     source = image_source(images)
     stack = torch.from_numpy(np.stack([obs] * draws)).contiguous(memory_format=torch.channels_last)
-    augmentations: dict[str, Augment] = {
-        "random crop": RandomCrop(84),
-        "random shift": RandomShift(4),
-        "random conv": RandomConv(),
-        "random overlay": RandomOverlay(source),
-    }
+    config = make_config()  # the paper's sizes
     rows: list[Row] = []
-    for label, augment in augmentations.items():
+    for name in VIEWS:
+        augment = make_view(name, config, source)
         views = augment(stack, torch.Generator().manual_seed(seed)).round().to(torch.uint8)
-        rows.append(Row(label, [newest_frame(view.numpy()) for view in views]))
+        rows.append(Row(f"random {name}", [newest_frame(view.numpy()) for view in views]))
     foreign = source.sample(draws, 100, 100, np.random.default_rng(seed))
     rows.append(Row("overlay images", list(foreign)))
     return Section([f"draw {i + 1}" for i in range(draws)], rows), source.kind

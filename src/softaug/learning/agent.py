@@ -1,13 +1,13 @@
 """The agent: every part of a method wired together, in one place.
 
-`make_agent` reads the method's row and builds encoder, SAC, augmentations and auxiliary task. `Agent.update`
-is one iteration of the paper's Algorithm 1; what a method does differently is visible in its few branches.
+`make_agent` reads the method's row and builds encoder, SAC, views and auxiliary task. `Agent.update` is one iteration
+of the paper's Algorithm 1 in four phases: critic, actor, targets, auxiliary task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,21 +15,10 @@ from torch import Tensor, nn
 
 from softaug.config import Config
 from softaug.errors import UserError
-from softaug.learning.augment import (
-    Augment,
-    Images,
-    RandomConv,
-    RandomCrop,
-    RandomOverlay,
-    RandomShift,
-    center_crop,
-    upload,
-)
-from softaug.learning.auxiliary import BatchViews
-from softaug.learning.auxiliary.curl import CurlTask
-from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
-from softaug.learning.auxiliary.soda import SodaTask
-from softaug.learning.building import choose_device, make_encoders, make_inverse_dynamics
+from softaug.learning.augment import Augment, Images, center_crop, upload
+from softaug.learning.auxiliary import AuxiliaryTask, BatchViews
+from softaug.learning.auxiliary.registry import AuxiliaryParts, make_auxiliary
+from softaug.learning.building import choose_device, make_encoders
 from softaug.learning.networks import (
     Actor,
     Critic,
@@ -37,10 +26,25 @@ from softaug.learning.networks import (
     feature_shape,
     initialise,
 )
-from softaug.learning.overlap import Beside
+from softaug.learning.overlap import TwoThreads
 from softaug.learning.replay import Batch, Replay
 from softaug.learning.sac import SAC, Metrics, adam
-from softaug.methods import Where
+from softaug.learning.views import make_view
+from softaug.methods import Method
+
+
+class Seen(NamedTuple):
+    """RL's batch and what each part of the update sees of it."""
+
+    batch: Batch
+    critic: Tensor
+    """(B, 3k, h, w), of the observations"""
+    critic_too: Tensor | None
+    """a second view, if the critic sees both"""
+    actor: Tensor
+    """of the observations"""
+    target: Tensor
+    """of the next observations"""
 
 
 class Agent:
@@ -50,10 +54,10 @@ class Agent:
         self,
         sac: SAC,
         *,
+        row: Method,
         weak: Augment,
         strong: Augment | None,
-        strong_in: frozenset[Where],
-        auxiliary: SodaTask | CurlTask | InverseDynamicsTask | None,
+        auxiliary: AuxiliaryTask | None,
         crop_size: int,
         action_dim: int,
         batch_size: int,
@@ -69,7 +73,7 @@ class Agent:
         prefetch: bool = False,
     ):
         self.sac, self.auxiliary = sac, auxiliary
-        self.weak, self.strong, self.strong_in = weak, strong, strong_in
+        self.row, self.weak, self.strong = row, weak, strong
         self.crop_size, self.action_dim = crop_size, action_dim
         self.batch_size, self.n_step = batch_size, n_step
         self.actor_every, self.target_every = actor_every, target_every
@@ -82,13 +86,13 @@ class Agent:
             )
         self.updates = 0
         # Separate streams: acting draws on the CPU, updates on the device, the replay with numpy. The auxiliary task has
-        # its own, as its draws happen beside RL's.
+        # its own, as its draws may happen at the same time as RL's.
         act_seed, update_seed, replay_seed, aux_seed = np.random.SeedSequence([seed, 1]).generate_state(4)
         self.act_generator = torch.Generator().manual_seed(int(act_seed))
         self.generator = torch.Generator(device).manual_seed(int(update_seed))
         self.aux_generator = torch.Generator(device).manual_seed(int(aux_seed))
         self.replay_rng = np.random.default_rng(int(replay_seed))
-        self.beside = Beside(device)
+        self.two_threads = TwoThreads(device)
 
     @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
@@ -103,83 +107,103 @@ class Agent:
         return (torch.rand(self.action_dim, generator=self.act_generator) * 2 - 1).numpy()
 
     def update(self, replay: Replay) -> Metrics:
-        """One RL update and, when due, one of the auxiliary task; returns 0-dim tensors to log.
-
-        What does not wait for each other's changes is computed side by side (see `Beside`): the Bellman target and the
-        critic's forward pass; the auxiliary task's data and the critic's step; the actor's step and the task's
-        gradients, both of which need the encoder as the critic's step left it.
-        """
-        auxiliary_is_due = self.auxiliary is not None and self.updates % self.aux_every == 0
+        """One iteration: critic, actor, targets and, when due, the auxiliary task; returns 0-dim tensors to log."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            batch = replay.sample(self.batch_size, self.replay_rng, self.n_step).to(self.device)
-            view, next_view, strong_view = self._views(batch)
-            target = self.beside.start(
-                self.sac.bellman_target, next_view, batch.reward, batch.discount, self.generator
-            )
-            if auxiliary_is_due:
-                seen = BatchViews(batch.obs, batch.action, view, next_view)
-                prepared = self.beside.start(self._prepare_auxiliary, replay, seen)
-            # After this update's last draw from the replay; functions started run one after the other.
-            ahead = self.beside.start(self._gather_ahead, replay)
-            # Encoded once for critic and actor, as in DrQ-v2: the actor then sees the encoder of before its step.
-            features = self.sac.encoder(view) if self.sac.share_features else None
-            metrics = self.sac.update_critic(view, batch.action, target, strong_view, features)
-            metrics["batch_reward"] = batch.reward.mean()
-            if self.updates % self.target_every == 0:
-                self.sac.update_target()
-            actor_metrics = None
-            if self.updates % self.actor_every == 0:
-                actor_metrics = self.beside.start(self.sac.update_actor, view, self.generator, features)
-            if auxiliary_is_due:
-                metrics["aux_loss"] = self._auxiliary_gradients(prepared.result())
-            if actor_metrics is not None:
-                metrics |= actor_metrics.result()
-            if auxiliary_is_due:
-                self._step_auxiliary()
-            ahead.result()
+            if self.two_threads.are_faster():
+                metrics = self.two_threads.update(self, replay)
+            else:
+                metrics = self._update_in_order(replay)
         self.updates += 1
         return metrics
 
-    def _views(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What actor and critic see of the observations, what the target sees of the next ones; and, for SVEA, what
-        the critic sees beside the first."""
-        view = self.weak(batch.obs, self.generator)
-        next_view = self.weak(batch.next_obs, self.generator)
-        strong_view = None
-        if self.strong is not None and "rl" in self.strong_in:
-            view, next_view = self.strong(view, self.generator), self.strong(next_view, self.generator)
-        if self.strong is not None and "critic" in self.strong_in:
-            strong_view = self.strong(view, self.generator)
-        return view, next_view, strong_view
+    def _update_in_order(self, replay: Replay) -> Metrics:
+        seen = self.sample(replay)
+        auxiliary_data = self.sample_for_auxiliary(replay, seen)
+        self.gather_ahead(replay)
 
-    def _prepare_auxiliary(self, replay: Replay, seen: BatchViews) -> Any:
-        """What the auxiliary task makes of its data without the weights that RL changes. seen: RL's batch."""
-        assert self.auxiliary is not None
-        data: Any = seen
+        features = self.shared_features(seen)
+        target = self.bellman_target(seen)
+        metrics = self.sac.update_critic(seen.critic, seen.batch.action, target, seen.critic_too, features)
+        metrics["batch_reward"] = seen.batch.reward.mean()
+
+        if self.is_due(self.actor_every):
+            metrics |= self.sac.update_actor(seen.actor, self.generator, features)
+
+        if self.is_due(self.target_every):
+            self.sac.update_target()
+
+        if self.auxiliary_is_due():
+            metrics["aux_loss"] = self.auxiliary_gradients(self.prepare_auxiliary(auxiliary_data))
+            self.step_auxiliary()
+        return metrics
+
+    def is_due(self, every: int) -> bool:
+        """Whether what happens every `every` updates happens in this one."""
+        return self.updates % every == 0
+
+    def auxiliary_is_due(self) -> bool:
+        return self.auxiliary is not None and self.is_due(self.aux_every)
+
+    def sample(self, replay: Replay) -> Seen:
+        """RL's batch, and its views as the method's row says."""
+        batch = replay.sample(self.batch_size, self.replay_rng, self.n_step).to(self.device)
+        return self._views(batch)
+
+    def _views(self, batch: Batch) -> Seen:
+        row, strong = self.row, self.strong
+        weak_view, next_view = (self.weak(obs, self.generator) for obs in (batch.obs, batch.next_obs))
+        critic = actor = weak_view
+        critic_too = None
+        if strong is not None and (row.critic_sees, row.actor_sees) != ("weak", "weak"):
+            strong_view = strong(weak_view, self.generator)
+            critic = strong_view if row.critic_sees == "strong" else weak_view
+            critic_too = strong_view if row.critic_sees == "both" else None
+            actor = strong_view if row.actor_sees == "strong" else weak_view
+        if strong is not None and row.target_sees == "strong":
+            next_view = strong(next_view, self.generator)
+        return Seen(batch, critic, critic_too, actor, next_view)
+
+    def shared_features(self, seen: Seen) -> Tensor | None:
+        """The encoding that critic and actor share, as in DrQ-v2: the actor then sees the encoder of before the critic's
+        step. None: each encodes for itself."""
+        return self.sac.encoder(seen.critic) if self.sac.share_features else None
+
+    def bellman_target(self, seen: Seen) -> Tensor:
+        batch = seen.batch
+        return self.sac.bellman_target(seen.target, batch.reward, batch.discount, self.generator)
+
+    def sample_for_auxiliary(self, replay: Replay, seen: Seen) -> Any:
+        """What the auxiliary task needs, if it is due: raw observations, RL's batch or a batch of its own."""
+        if self.auxiliary is None or not self.auxiliary_is_due():
+            return None
         if self.auxiliary.needs == "observations":
-            data = upload(replay.sample_observations(self.aux_batch_size, self.replay_rng), self.device)
-        elif self.auxiliary.needs == "one_step" and self.n_step > 1:
-            batch = replay.sample(self.batch_size, self.replay_rng, n_step=1).to(self.device)
-            views = (self.weak(pixels, self.aux_generator) for pixels in (batch.obs, batch.next_obs))
-            data = BatchViews(batch.obs, batch.action, *views)
-        prepared = self.auxiliary.prepare(data, self.aux_generator)
-        if self.prefetch and isinstance(self.auxiliary, SodaTask) and self.strong_in == {"aux"}:
-            self._fetch_overlay_ahead(data)
-        return prepared
+            return upload(replay.sample_observations(self.aux_batch_size, self.replay_rng), self.device)
+        if self.auxiliary.needs == "one_step" and self.n_step > 1:
+            return replay.sample(self.batch_size, self.replay_rng, n_step=1).to(self.device)
+        return BatchViews(seen.batch.obs, seen.batch.action, seen.critic, seen.target)
 
-    def _fetch_overlay_ahead(self, observations: Tensor) -> None:
-        """Start to sample the images that SODA will overlay next: after the two crops of `SodaTask.prepare`."""
-        one_channel = observations[:, :1]  # only shapes matter to what is drawn
+    def prepare_auxiliary(self, data: Any) -> Any:
+        """What the auxiliary task makes of its data without the weights that RL changes."""
+        assert self.auxiliary is not None
+        if isinstance(data, Batch):
+            views = (self.weak(pixels, self.aux_generator) for pixels in (data.obs, data.next_obs))
+            data = BatchViews(data.obs, data.action, *views)
+        return self.auxiliary.prepare(data, self.aux_generator)
 
-        def views(generator: torch.Generator) -> Tensor:
-            self.weak(one_channel, generator)
-            return self.weak(one_channel, generator)
+    def auxiliary_gradients(self, prepared: Any) -> Tensor:
+        assert self.auxiliary is not None
+        self.optimisers["auxiliary"].zero_grad(set_to_none=True)
+        loss = self.auxiliary.loss_of(prepared)
+        loss.backward()
+        return loss.detach()
 
-        if isinstance(self.strong, RandomOverlay):
-            self.strong.fetch_ahead(views, self.aux_generator)
+    def step_auxiliary(self) -> None:
+        assert self.auxiliary is not None
+        self.optimisers["auxiliary"].step()
+        self.auxiliary.update_target()
 
-    def _gather_ahead(self, replay: Replay) -> None:
-        """Start to gather what the next update will sample (see `Replay.gather_ahead`)."""
+    def gather_ahead(self, replay: Replay) -> None:
+        """Start to gather what the next update will sample (see `Replay.gather_ahead`); after this update's last draw."""
         if not self.prefetch:
             return
         wanted = [(self.batch_size, self.n_step)]
@@ -190,22 +214,10 @@ class Agent:
                 wanted.append((self.batch_size, 1))
         replay.gather_ahead(self.replay_rng, wanted, pin=self.device.type == "cuda")
 
-    def _auxiliary_gradients(self, prepared: Any) -> Tensor:
-        assert self.auxiliary is not None
-        self.optimisers["auxiliary"].zero_grad(set_to_none=True)
-        loss = self.auxiliary.loss_of(prepared)
-        loss.backward()
-        return loss.detach()
-
-    def _step_auxiliary(self) -> None:
-        assert self.auxiliary is not None
-        self.optimisers["auxiliary"].step()
-        self.auxiliary.update_target()
-
     def policy_weights(self) -> dict[str, Tensor]:
-        """What a policy needs at test time, on the CPU: encoder and actor, and the head that PAD adapts with."""
-        parts: dict[str, nn.Module] = {"encoder": self.sac.encoder, "actor": self.sac.actor}
-        if isinstance(self.auxiliary, InverseDynamicsTask):
+        """What a policy needs at test time, on the CPU: encoder and actor, and the task that it adapts with (PAD)."""
+        parts: dict[str, nn.Module | AuxiliaryTask] = {"encoder": self.sac.encoder, "actor": self.sac.actor}
+        if self.row.adapts and self.auxiliary is not None:
             parts["auxiliary"] = self.auxiliary
         return {
             f"{part}.{name}": tensor.detach().cpu().clone().contiguous()
@@ -279,38 +291,32 @@ def make_agent(
             encoder_tau=config.encoder_tau,
             share_features=config.share_features,
         )
-        weak: Augment = RandomCrop(config.crop_size) if row.weak == "crop" else RandomShift()
-        strong = _make_strong(config, images)
-        auxiliary: SodaTask | CurlTask | InverseDynamicsTask | None = None
-        if row.auxiliary == "soda":
-            assert strong is not None
-            auxiliary = SodaTask(
-                encoder,
-                strong,
-                obs_shape=view_shape,
+        prefetch = config.prefetch == "on" or (config.prefetch == "auto" and device.type == "cuda")
+        weak = make_view(row.weak, config, images)
+        strong = None if row.strong is None else make_view(row.strong, config, images)
+        auxiliary = None
+        if row.auxiliary is not None:
+            parts = AuxiliaryParts(
+                config=config,
+                sac=sac,
+                encoder=auxiliary_encoder,
                 weak=weak,
-                projection_dim=config.projection_dim,
-                tau=config.soda_tau,
+                strong=strong if row.auxiliary_sees == "strong" else None,
+                view_shape=view_shape,
+                feature_dim=feature_dim,
+                action_dim=action_dim,
+                device=device,
+                prefetch=prefetch,
             )
-        elif row.auxiliary == "curl":
-            auxiliary = CurlTask(
-                encoder,
-                critic.projection,
-                sac.target_encoder,
-                sac.target_critic.projection,
-                weak,
-                projection_dim=config.projection_dim,
-            )
-        elif row.auxiliary == "inverse_dynamics":
-            auxiliary = make_inverse_dynamics(config, auxiliary_encoder, feature_dim, action_dim).to(device)
+            auxiliary = make_auxiliary(row.auxiliary, parts)
     if config.compile:
         for part in {id(e): e for e in (encoder, sac.target_encoder, auxiliary_encoder)}.values():
             part.compile()
     return Agent(
         sac,
+        row=row,
         weak=weak,
         strong=strong,
-        strong_in=row.strong_in,
         auxiliary=auxiliary,
         crop_size=config.crop_size,
         action_dim=action_dim,
@@ -324,20 +330,8 @@ def make_agent(
         seed=config.seed,
         device=device,
         autocast=config.precision == "bf16",
-        prefetch=config.prefetch == "on" or (config.prefetch == "auto" and device.type == "cuda"),
+        prefetch=prefetch,
     )
-
-
-def _make_strong(config: Config, images: Images | None) -> Augment | None:
-    if config.row.strong is None:
-        return None
-    if config.row.strong == "conv":
-        return RandomConv()
-    if images is None:
-        from softaug.media import image_source
-
-        images = image_source(config.images or None)
-    return RandomOverlay(images, config.overlay_alpha)
 
 
 def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -13,9 +13,9 @@ from softaug.learning.networks import ConvStack, Encoder, FrameStack, Projection
 
 
 def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
-    """RL's encoder and the auxiliary task's: the same object, but for PAD, which shares only the trunk."""
+    """RL's encoder and the auxiliary task's: the same object, unless the row says that they share only the trunk (PAD)."""
     shared = len(config.filters)
-    if config.row.auxiliary == "inverse_dynamics":
+    if config.row.auxiliary_shares == "trunk":
         shared -= config.pad_own_layers
     trunk, channels = make_trunk(config, in_channels, shared)
     if shared == len(config.filters):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
-from concurrent.futures import Future
 
 import torch
 import torch.nn.functional as F
@@ -70,26 +69,32 @@ class SAC(nn.Module):
         q1, q2 = self.target_critic(target_features, next_action)
         return reward + discount * (torch.minimum(q1, q2) - self.alpha * log_prob)
 
-    def critic_loss(
+    def critic_values(
         self,
         view: Tensor,
         action: Tensor,
-        target: Tensor | Future[Tensor],
         strong_view: Tensor | None = None,
         features: Tensor | None = None,
-    ) -> Tensor:
-        """Squared Bellman error of both Q functions; with a strong view, half of it on each view (SVEA).
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Both Q functions, (B, 1) each, on each view.
 
-        features: the encoder's of `view`, with their graph, if they are known already. The target may be a Future: it is
-        awaited after the forward passes.
+        features: the encoder's of `view`, with their graph, if they are known already.
         """
         encoded = [self.encoder(view) if features is None else features]
         if strong_view is not None:
             encoded.append(self.encoder(strong_view))
-        values = [self.critic(each, action) for each in encoded]
-        goal = finished(target)
-        errors = [F.mse_loss(q1, goal) + F.mse_loss(q2, goal) for q1, q2 in values]
-        return torch.stack(errors).mean()
+        return [self.critic(each, action) for each in encoded]
+
+    def critic_loss(
+        self,
+        view: Tensor,
+        action: Tensor,
+        target: Tensor,
+        strong_view: Tensor | None = None,
+        features: Tensor | None = None,
+    ) -> Tensor:
+        """Squared Bellman error of both Q functions; with a strong view, half of it on each view (SVEA)."""
+        return bellman_error(self.critic_values(view, action, strong_view, features), target)
 
     def actor_losses(
         self, view: Tensor, generator: torch.Generator, features: Tensor | None = None
@@ -113,14 +118,18 @@ class SAC(nn.Module):
         self,
         view: Tensor,
         action: Tensor,
-        target: Tensor | Future[Tensor],
+        target: Tensor,
         strong_view: Tensor | None = None,
         features: Tensor | None = None,
     ) -> Metrics:
         """One step on the critic and the encoder."""
-        loss = self.critic_loss(view, action, target, strong_view, features)
+        return self.step_critic(self.critic_values(view, action, strong_view, features), target)
+
+    def step_critic(self, values: list[tuple[Tensor, Tensor]], target: Tensor) -> Metrics:
+        """The step for what `critic_values` returned."""
+        loss = bellman_error(values, target)
         optimiser_step(self.optimisers["critic"], loss)
-        return {"critic_loss": loss.detach(), "target_q": finished(target).mean()}
+        return {"critic_loss": loss.detach(), "target_q": target.mean()}
 
     def update_actor(
         self, view: Tensor, generator: torch.Generator, features: Tensor | None = None
@@ -144,9 +153,10 @@ class SAC(nn.Module):
         ema_update(self.target_encoder, self.encoder, self.encoder_tau)
 
 
-def finished(tensor: Tensor | Future[Tensor]) -> Tensor:
-    """The tensor itself, waiting for it if need be."""
-    return tensor if isinstance(tensor, Tensor) else tensor.result()
+def bellman_error(values: list[tuple[Tensor, Tensor]], target: Tensor) -> Tensor:
+    """Squared error of both Q functions, averaged over the views they were computed on."""
+    errors = [F.mse_loss(q1, target) + F.mse_loss(q2, target) for q1, q2 in values]
+    return torch.stack(errors).mean()
 
 
 def adam(

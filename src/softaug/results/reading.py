@@ -227,7 +227,7 @@ def read_run(path: str | Path) -> RunRecord:
 
 def overlay_media(record: RunRecord) -> str | None:
     """Where the images of random overlay came from; None if the method uses none."""
-    if record.config.row.strong != "overlay":
+    if not record.config.row.uses_images:
         return None
     return str(_overlay_facts(record).get("kind", "unknown"))
 

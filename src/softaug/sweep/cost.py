@@ -204,7 +204,7 @@ def _measure_learner(config: Config) -> tuple[float, float, int]:
     shape = observation_shape(config)
     try:
         with tempfile.TemporaryDirectory(prefix="softaug-cost-") as directory:
-            images = image_source(config.images or None) if config.row.strong == "overlay" else None
+            images = image_source(config.images or None) if config.row.uses_images else None
             agent = make_agent(quick, shape, ACTION_DIM, images=images)
             replay = make_replay(quick, Path(directory), decisions=300)
             for _ in range(schedule(config)):

@@ -231,7 +231,7 @@ def learner_cost(config: Config, threads: int) -> tuple[float, float, int]:
     keep_freed_memory()
     try:
         with tempfile.TemporaryDirectory(prefix="softaug-estimate-") as directory:
-            images = image_source(config.images or None) if config.row.strong == "overlay" else None
+            images = image_source(config.images or None) if config.row.uses_images else None
             agent = make_agent(config, observation_shape(config), ACTION_DIM, images=images)
             # Long enough for a batch; noise, which is as much work as pictures.
             replay = make_replay(config, Path(directory), decisions=max(300, 2 * config.batch_size))

@@ -94,7 +94,7 @@ def check_media(runs: Sequence[PlannedRun]) -> None:
         if key in seen:
             continue
         seen.add(key)
-        if config.images and config.row.strong == "overlay":
+        if config.images and config.row.uses_images:
             image_source(config.images)
         if config.videos or config.colors:
             for mode in config.eval_modes:

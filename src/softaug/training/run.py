@@ -108,7 +108,7 @@ def train(
         device = choose_device(config.device)
         if config.wandb:
             log.check_wandb()
-        if images is None and config.row.strong == "overlay":
+        if images is None and config.row.uses_images:
             images = image_source(config.images or None)
         media = {} if env_factory else preparation.all_media(config, images)
         envs = env_factory or given_envs or ConfigEnvs(config)

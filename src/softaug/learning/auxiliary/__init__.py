@@ -1,21 +1,24 @@
-"""Auxiliary tasks that shape the encoder beside RL.
+"""Auxiliary tasks that shape the encoder next to RL.
 
-An `AuxiliaryTask` holds the encoder it shapes and its own heads. `needs` says what `loss` takes:
+An `AuxiliaryTask` is an ``nn.Module`` that holds the encoder it shapes and its own heads. `needs` says what `prepare`
+takes:
 
 - ``observations``: raw observations, sampled for the task alone (SODA);
 - ``rl_batch``: RL's batch and the views that RL saw of it, as `BatchViews` (CURL);
 - ``one_step``: the same for transitions of one decision (PAD). With n-step returns RL's next observation lies
   further ahead, and the task gets a one-step batch of its own.
 
-The caller steps the optimiser over `parameters()` (those that require a gradient) and then calls `update_target`.
+The learner steps an optimizer over `parameters()` (those that require a gradient) on `loss_of(prepare(data, generator))`
+and then calls `update_target`. `registry` builds tasks from a method's row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Needs = Literal["observations", "rl_batch", "one_step"]
 
@@ -34,18 +37,22 @@ class BatchViews(NamedTuple):
 
 
 class AuxiliaryTask(Protocol):
-    """What the learner asks of an auxiliary task (an ``nn.Module``)."""
+    """What the learner asks of an auxiliary task."""
 
     needs: Needs
 
-    def loss(self, data: Any, generator: torch.Generator) -> Tensor:
-        """The task's loss on what it needs: `loss_of(prepare(data, generator))`."""
-
     def prepare(self, data: Any, generator: torch.Generator) -> Any:
-        """The part that reads no weight which RL's update changes, and so may run beside it."""
+        """The part that draws, and reads no weight which RL's update changes."""
 
     def loss_of(self, prepared: Any) -> Tensor:
-        """The part with gradients."""
+        """The loss, a scalar with gradients, of what `prepare` returned."""
 
     def update_target(self) -> None:
-        """Called after each optimiser step (moving averages)."""
+        """Called after each optimizer step (moving averages)."""
+
+    # What every nn.Module has.
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from softaug.errors import UserError
-from softaug.learning.augment import Augment
+from softaug.learning.augment import Augment, RandomOverlay
 from softaug.learning.auxiliary import Needs
 from softaug.learning.networks import ema_update, feature_shape, initialise
 
@@ -40,6 +40,7 @@ class SodaTask(nn.Module):
     scale: what pixels in 0..255 are multiplied by before the encoder; 1/255 for one that expects 0..1.
     projection_dim: K. tau: step of the moving average psi. lr: of the Adam in `step`.
     seed: of the augmentations' draws where `loss` and `step` are called without a generator.
+    prefetch: sample the next call's overlay images on a thread (see `fetch_ahead`); the results are the same.
 
     Observations are pixels in 0..255, uint8 or float, (B, C, H, W): what a replay holds, not augmented.
     """
@@ -58,6 +59,7 @@ class SodaTask(nn.Module):
         tau: float = 0.005,
         lr: float = 3e-4,
         seed: int = 0,
+        prefetch: bool = False,
     ):
         super().__init__()
         if not 0 <= tau <= 1:
@@ -79,7 +81,7 @@ class SodaTask(nn.Module):
         initialise(self.h_theta)
         self.f_psi = copy.deepcopy(self.f_theta).requires_grad_(False)
         self.g_psi = copy.deepcopy(self.g_theta).requires_grad_(False)
-        self.weak, self.augment, self.scale, self.tau = weak, augment, scale, tau
+        self.weak, self.augment, self.scale, self.tau, self.prefetch = weak, augment, scale, tau, prefetch
         # Only `step` uses it. It holds no memory before the first step.
         self.optimiser = torch.optim.Adam(self.learned_parameters(), lr)
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -94,7 +96,20 @@ class SodaTask(nn.Module):
         o = self._pixels(self._weak(observations, generator))
         o_prime = self._pixels(self.augment(self._weak(observations, generator), generator))
         z_star = self.g_psi(self.f_psi(o).flatten(1))
+        if self.prefetch:
+            self.fetch_ahead(observations, generator)
         return o_prime, z_star
+
+    def fetch_ahead(self, observations: Tensor, generator: torch.Generator) -> None:
+        """Start to sample the images that the next `prepare` will overlay on observations of this shape."""
+        one_channel = observations[:, :1]  # only shapes matter to what is drawn
+
+        def views(generator: torch.Generator) -> Tensor:
+            self._weak(one_channel, generator)
+            return self._weak(one_channel, generator)
+
+        if isinstance(self.augment, RandomOverlay):
+            self.augment.fetch_ahead(views, generator)
 
     def loss_of(self, prepared: tuple[Tensor, Tensor]) -> Tensor:
         """Lines 7 and 9 for what `prepare` made."""

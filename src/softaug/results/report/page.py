@@ -32,7 +32,7 @@ def environment() -> jinja2.Environment:
     shown = (tables.number, tables.commas, tables.span, tables.duration, tables.breakable, tables.few)
     made.filters |= {function.__name__: function for function in (*shown, tables.which_runs, tables.mean_std)}
     made.filters["data_uri"] = picture_uri
-    known = (tables.hue, tables.dash, tables.iqm, tables.paper_of, tables.who_columns, tables.best_results)
+    known = (tables.dash, tables.iqm, tables.paper_of, tables.who_columns, tables.best_results)
     made.globals |= {function.__name__: function for function in (*known, settings_of, comparability)}
     made.globals["video_megabytes"] = f"{VIDEO_BYTES / 1e6:.0f}"
     return made

@@ -10,7 +10,7 @@ import numpy as np
 
 from softaug.results.model import EPISODES, Group, LearningCurve, ModeResult
 from softaug.results.report.media import Videos
-from softaug.results.report.tables import dash, hue, paper_of
+from softaug.results.report.tables import dash, paper_of
 from softaug.results.statistics import RETURN_SCALE, common_tasks, mean_std, performance_profile
 from softaug.tasks import SUITE_TASKS
 
@@ -98,8 +98,8 @@ def _look(group: Group) -> dict[str, Any]:
         "label": group.title,
         "variant": group.variant,
         "method": group.method,
-        "hue": hue(group.method),
-        "dash": dash(group.method),
+        "hue": group.config.row.hue,
+        "dash": dash(group),
     }
 
 

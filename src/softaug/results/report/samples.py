@@ -138,25 +138,26 @@ def _views(configs: Sequence[Config], obs: np.ndarray) -> list[Views]:
     """Each kind of view once: weak (what RL gets), then weak and strong."""
     import torch
 
-    from softaug.learning.augment import Augment, RandomConv, RandomCrop, RandomOverlay, RandomShift
+    from softaug.learning.augment import Augment
+    from softaug.learning.views import make_view
     from softaug.media import image_source
 
     stack = torch.from_numpy(np.stack([obs] * DRAWS)).contiguous(memory_format=torch.channels_last)
     made: dict[tuple, Views] = {}
     for config in configs:
         row = config.row
-        weak: Augment = RandomCrop(config.crop_size) if row.weak == "crop" else RandomShift()
-        weak_name = f"random crop to {config.crop_size}" if row.weak == "crop" else "random shift"
+        source = image_source(config.images or None) if row.uses_images else None
+        weak = make_view(row.weak, config, source)
+        weak_name = f"random {row.weak} to {config.crop_size}" if row.crops else f"random {row.weak}"
         steps: list[tuple[tuple, str, str, list[Augment]]] = [
             ((row.weak, config.crop_size), weak_name, "", [weak])
         ]
-        if row.strong == "conv":
-            steps.append(((row.weak, "conv"), f"{row.weak} + random conv", "", [weak, RandomConv()]))
-        elif row.strong == "overlay":
-            source = image_source(config.images or None)
-            strong = RandomOverlay(source, config.overlay_alpha)
-            key = (row.weak, "overlay", config.images, config.overlay_alpha)
-            steps.append((key, f"{row.weak} + random overlay", f"{source.kind} images", [weak, strong]))
+        if row.strong is not None:
+            strong = make_view(row.strong, config, source)
+            mixed = (config.images, config.overlay_alpha) if source is not None else ()
+            detail = f"{source.kind} images" if source is not None else ""
+            name = f"{row.weak} + random {row.strong}"
+            steps.append(((row.weak, row.strong, *mixed), name, detail, [weak, strong]))
         for key, name, detail, augments in steps:
             if key in made:
                 continue

@@ -18,18 +18,10 @@ from softaug.results.reading import RunRecord
 MOST_NAMED = 8
 """Of a list of things left out, so many are named; the rest are counted."""
 
-HUES = {"sac": "ink", "sac_dr": "gold", "sac_conv": "orange", "sac_overlay": "orange", "curl": "green", "pad": "pink",
-        "soda_conv": "blue", "soda_overlay": "blue", "soda_both_conv": "sky", "soda_both_overlay": "sky",
-        "drq": "brown", "svea_conv": "teal", "svea_overlay": "teal"}  # fmt: skip
-"""One hue a family of methods; convolution and overlay differ by dash, so that colour is never the only sign."""
 
-
-def hue(method: str) -> str:
-    return HUES.get(method, "ink")
-
-
-def dash(method: str) -> str:
-    return "dashed" if method.endswith("_conv") else "solid"
+def dash(group: Group) -> str:
+    """A family of methods has one hue; convolution and overlay differ by dash, so that colour is never the only sign."""
+    return "dashed" if group.config.row.strong == "conv" else "solid"
 
 
 def number(value: float) -> str:

@@ -1,6 +1,6 @@
 """Figures with matplotlib: learning curves with shaded deviation, and performance profiles.
 
-Colours are distinguishable with colour-blindness (after Okabe and Ito), and every method has its own dashes too.
+Colours and line styles come from the methods' rows.
 No figure touches matplotlib's global state; all are made and saved within `style`.
 """
 
@@ -16,34 +16,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softaug.errors import UserError
-from softaug.methods import METHODS, get_method
+from softaug.methods import METHODS, Line, get_method
 from softaug.results import statistics
 from softaug.results.model import LearningCurve
 from softaug.results.reading import RunRecord
 from softaug.results.reproduce.collect import Selection, check_same_source, describe_fewer
 from softaug.results.reproduce.curves import choose_curve_media, evaluated_seeds, make_curve
-from softaug.results.reproduce.grids import LABELS
 from softaug.results.reproduce.tables import BOOTSTRAP_SEED, TableResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.2, 1.5))
-LOOKS: dict[str, tuple[str, Any]] = {
-    "sac": ("#4d4d4d", SOLID),
-    "sac_dr": ("#e69f00", DASHED),
-    "sac_conv": ("#56b4e9", DOTTED),
-    "soda_conv": ("#0072b2", SOLID),
-    "sac_overlay": ("#cc79a7", DOTTED),
-    "soda_overlay": ("#d55e00", SOLID),
-    "curl": ("#009e73", DASH_DOT),
-    "pad": ("#8a7a00", DASHED),
-    "soda_both_conv": ("#009e73", DASHED),
-    "soda_both_overlay": ("#882255", DASHED),
-    "drq": ("#332288", DASH_DOT),
-    "svea_conv": ("#117733", DOTTED),
-    "svea_overlay": ("#882255", DASH_DOT),
+LINES: dict[Line, Any] = {
+    "solid": "-",
+    "dashed": (0, (5, 2)),
+    "dotted": (0, (1.5, 1.5)),
+    "dashdot": (0, (5, 1.5, 1.2, 1.5)),
 }
 INK, FAINT = "#1e2126", "#6e737a"
 PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.95  # inches
@@ -126,7 +115,7 @@ def default_modes(records: Sequence[RunRecord]) -> list[str]:
 def default_labels(records: Sequence[RunRecord]) -> dict[str, str]:
     """The records' methods, in the order of the table of methods."""
     present = {record.config.method for record in records}
-    return {name: LABELS.get(name, get_method(name).title) for name in METHODS if name in present}
+    return {name: row.label for name, row in METHODS.items() if name in present}
 
 
 def curve_media(
@@ -250,7 +239,7 @@ def profile_figure(table: TableResult) -> Figure | None:
                 arrays = [np.array(by_task[task]) for task in tasks]
                 rng = np.random.default_rng(BOOTSTRAP_SEED)
                 profile = statistics.performance_profile(arrays, thresholds, rng=rng)
-                colour, dashes = LOOKS[method]
+                colour, dashes = curve_style(method)
                 axis.plot(
                     thresholds, profile.fraction, color=colour, linestyle=dashes, drawstyle="steps-post"
                 )
@@ -281,8 +270,14 @@ def figure_files(figure: Figure) -> dict[str, bytes]:
     return files
 
 
+def curve_style(method: str) -> tuple[str, Any]:
+    """Colour and line style of the method's curve, as its row says and matplotlib takes them."""
+    row = get_method(method)
+    return row.colour, LINES[row.line]
+
+
 def _draw(axis: Axes, curve: LearningCurve) -> None:
-    colour, dashes = LOOKS[curve.method]
+    colour, dashes = curve_style(curve.method)
     marker = "o" if len(curve.decisions) == 1 else None
     axis.plot(curve.decisions, curve.mean, color=colour, linestyle=dashes, marker=marker, markersize=4)
     if len(curve.seeds) > 1:
@@ -316,9 +311,10 @@ def _legend(figure: Figure, methods: Mapping[str, str], title: str) -> None:
     from matplotlib.lines import Line2D
 
     width, height = figure.get_size_inches()
-    lines = [
-        Line2D([], [], color=LOOKS[m][0], linestyle=LOOKS[m][1], label=label) for m, label in methods.items()
-    ]
+    lines = []
+    for method, label in methods.items():
+        colour, dashes = curve_style(method)
+        lines.append(Line2D([], [], color=colour, linestyle=dashes, label=label))
     columns = -(-len(lines) // _legend_rows([*methods.values()], width))
     figure.legend(
         handles=lines,

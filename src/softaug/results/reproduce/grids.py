@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softaug.errors import UserError, unknown
+from softaug.methods import get_method
 from softaug.results.statistics import RETURN_SCALE
 from softaug.tasks import PAPER_TASKS
 
@@ -117,16 +118,6 @@ class SamplesItem:
 
 Item = TableItem | FigureItem | SamplesItem
 
-LABELS = {
-    "sac": "SAC",
-    "sac_dr": "SAC (DR)",
-    "sac_conv": "SAC (conv)",
-    "soda_conv": "SODA (conv)",
-    "sac_overlay": "SAC (overlay)",
-    "soda_overlay": "SODA (overlay)",
-    "curl": "CURL",
-    "pad": "PAD",
-}
 STATE_OF_THE_ART = {"curl": "CURL", "sac": "RAD", "pad": "PAD"}
 OURS_AND_BASELINES = ("sac_dr", "sac_conv", "soda_conv", "sac_overlay", "soda_overlay")
 ROBOT_MODES = {"train": "training", "random_colors": "random colors", "video_background": "video backgrounds"}
@@ -134,9 +125,13 @@ ROBOT_REMARK = "robot_push is a reconstruction, since the paper's environment wa
 ROBOT_OVERRIDES = {"eval_modes": tuple(ROBOT_MODES)}
 
 
+def _label(method: str) -> str:
+    return get_method(method).label
+
+
 def _video_and_color(tasks: Sequence[str]) -> Item:
-    video = {**STATE_OF_THE_ART, **{method: LABELS[method] for method in OURS_AND_BASELINES}}
-    color = {**STATE_OF_THE_ART, "soda_overlay": LABELS["soda_overlay"]}
+    video = {**STATE_OF_THE_ART, **{method: _label(method) for method in OURS_AND_BASELINES}}
+    color = {**STATE_OF_THE_ART, "soda_overlay": _label("soda_overlay")}
     columns = [Column(label, method, "video_easy", "video backgrounds") for method, label in video.items()]
     columns += [Column(label, method, "color_hard", "random colors") for method, label in color.items()]
     panel = Panel(tuple(TableRow(task, task) for task in tasks), tuple(columns))
@@ -144,7 +139,7 @@ def _video_and_color(tasks: Sequence[str]) -> Item:
 
 
 def _appendix(tasks: Sequence[str]) -> Item:
-    methods = {**STATE_OF_THE_ART, "soda_overlay": LABELS["soda_overlay"]}
+    methods = {**STATE_OF_THE_ART, "soda_overlay": _label("soda_overlay")}
     panels = [
         Panel(
             tuple(TableRow(task, task) for task in tasks),
@@ -157,7 +152,7 @@ def _appendix(tasks: Sequence[str]) -> Item:
 
 def _robot(tasks: Sequence[str]) -> Item:
     rows = tuple(TableRow(label, task, mode) for task in tasks for mode, label in ROBOT_MODES.items())
-    columns = tuple(Column(LABELS[method], method) for method in ("sac", *OURS_AND_BASELINES))
+    columns = tuple(Column(_label(method), method) for method in ("sac", *OURS_AND_BASELINES))
     return TableItem(
         "robot",
         "Generalization in robotic manipulation",
@@ -175,7 +170,7 @@ def _curves(name: str, augmentation: str, tasks: Sequence[str]) -> Item:
         name,
         f"Random {'convolution' if augmentation == 'conv' else augmentation}",
         tuple(tasks),
-        {method: LABELS[method] for method in methods},
+        {method: _label(method) for method in methods},
         {"train": "training environment", "color_hard": "random colors"},
     )
 
@@ -196,7 +191,7 @@ def _ablation(tasks: Sequence[str]) -> Item:
 
 
 def _robot_curves(tasks: Sequence[str]) -> Item:
-    methods = {method: LABELS[method] for method in ("sac", *OURS_AND_BASELINES)}
+    methods = {method: _label(method) for method in ("sac", *OURS_AND_BASELINES)}
     modes = {"train": "training environment", "random_colors": "random colors"}
     return FigureItem(
         "robot-curves",

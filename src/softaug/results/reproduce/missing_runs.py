@@ -76,7 +76,7 @@ def check_images(there: Iterable[RunRecord], missing: Iterable[PlannedRun]) -> N
     known = {record.config.task: (record, images) for record in there if (images := overlay_images(record))}
     for run in missing:
         config = run.config
-        if config.row.strong != "overlay" or config.task not in known or run.begun() == "begun":
+        if not config.row.uses_images or config.task not in known or run.begun() == "begun":
             continue
         source = image_source(config.images or None)
         ours = shown_images(source.kind, source.describe())
