@@ -13,6 +13,7 @@ from rich.progress import (
     BarColumn,
     Progress,
     ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -75,6 +76,19 @@ class LiveScreen:
         self.close()
 
 
+class RateColumn(ProgressColumn):
+    """The rate that the caller gives, else what rich measures: units, or MB of a download, per second."""
+
+    def __init__(self, unit: str):
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        if task.fields["rate"] or not task.speed:
+            return Text(task.fields["rate"])
+        return Text(f"{task.speed:,.1f} {self._unit}/s" if self._unit else f"{task.speed / 1e6:,.1f} MB/s")
+
+
 class Bars(LiveScreen):
     """A bar for each stage of something long, with a line of text below all of them."""
 
@@ -85,7 +99,7 @@ class Bars(LiveScreen):
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             count or TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
-            TextColumn("{task.fields[rate]}"),
+            RateColumn(unit),
             TimeRemainingColumn(compact=True),
             console=self.console,
             speed_estimate_period=120,

@@ -264,8 +264,10 @@ def make_agent(
     if config.precision != "fp32" and device.type != "cuda":
         # bf16 on a CPU is slower, and traps on virtual machines that advertise instructions they lack.
         raise UserError(f"precision {config.precision} needs CUDA, but the device is {device}; use fp32")
-    if config.precision == "tf32":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    if device.type == "cuda":
+        # Both ways: PyTorch lets convolutions use TF32 unless it is told not to.
+        allowed = config.precision == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
     row = config.row
     view_shape = (obs_shape[0], config.crop_size, config.crop_size)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
