@@ -67,8 +67,8 @@ def test_the_committed_benchmarks_are_read():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--cost", "0,8"], "give some, like 1,8,64"),
-        (["--cost", "many"], "give some, like 1,8,64"),
+        (["--cost", "0,8"], "give for example 1,8,64"),
+        (["--cost", "many"], "give for example 1,8,64"),
         (["--cost", "1", "--gpu-tflops", "0"], "above 0"),
         (["--cost", "1", "--bench", "none"], "softaug bench env --json"),
         (["--cost", "1", "--bench", "HERE"], "write env.json and update.json again"),

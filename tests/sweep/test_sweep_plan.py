@@ -47,10 +47,15 @@ def test_relative_directories_become_absolute(tmp_path, monkeypatch):
     ("tasks", "methods", "overrides", "sentence"),
     [
         (["walker_fly"], ["sac"], {}, "walker_fly"),
-        (["walker_walk"], ["sacc"], {}, "unknown method 'sacc'; choose one of sac,"),
+        (["walker_walk"], ["sacc"], {}, "unknown method 'sacc'; did you mean sac"),
         (["walker_walk"], ["sac"], {"preset": "huge"}, "unknown preset 'huge'"),
         (["walker_walk"], ["sac"], {"eval_modes": ("train", "video_odd")}, "video_odd"),
-        (["walker_walk"], ["sac"], {"bach_size": 3}, "unknown config field bach_size"),
+        (
+            ["walker_walk"],
+            ["sac"],
+            {"bach_size": 3},
+            "unknown config field 'bach_size'; did you mean batch_size",
+        ),
         ([], ["sac"], {}, "at least one task"),
     ],
 )
