@@ -104,8 +104,8 @@ def test_a_preset_file_is_accepted_by_sweep_and_survives_a_resume(tmp_path, caps
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("{", "not valid JSON"),
-        ("[]", "no preset file"),
+        ("{", "is damaged"),
+        ("[]", "no JSON object"),
         ({"softaug_preset": 1, "base": "large", "values": {}}, "needs a base"),
         ({"softaug_preset": 1, "base": "small", "values": {"seed": 3}}, "cannot set 'seed'"),
         ({"softaug_preset": 1, "base": "small", "values": {"nstep": 3}}, "cannot set 'nstep'"),
@@ -125,7 +125,7 @@ def test_wrong_preset_files_are_refused(tmp_path, capsys, content, sentence):
     [
         ([], "give --tasks"),
         (["--tasks", "walker_stand", "--env", "a:b"], "give --tasks"),
-        (["--env", "robot"], "no module:callable"),
+        (["--env", "robot"], "not of the form module:callable"),
         (["--tasks", "walker_stan"], "nknown task"),
         (["--tasks", "walker_stand,walker_stand"], "each once"),
         (["--tasks", "walker_stand", "--preset", "smal"], "unknown preset 'smal'"),
