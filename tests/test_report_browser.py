@@ -167,9 +167,10 @@ def test_curves_show_single_seeds_and_a_table(browser: Any, report: Path) -> Non
         page.check("#curves-seeds")
         assert page.locator("#curves-chart path.faint").count() == 4
         page.click("text=These curves as a table")
-        assert page.locator("#curves-table tbody tr").count() == 2
+        # The table is filled when the browser tells of the toggle, which is after the click.
+        playwright.expect(page.locator("#curves-table tbody tr")).to_have_count(2)
         page.select_option("#curves-task", "finger_spin")
-        assert page.locator("#curves-table tbody tr").count() == 1
+        playwright.expect(page.locator("#curves-table tbody tr")).to_have_count(1)
         assert page.locator("#curves-chart path.line").count() == 1
 
 
