@@ -142,7 +142,9 @@ def test_a_record_that_others_can_write_to_is_no_record(
 
 
 def test_softaugs_own_tasks_need_no_trust(tmp_path: Path) -> None:
-    trust.require_trust(tmp_path, make_config("walker_walk", "sac", "small"))
+    config = make_config("walker_walk", "sac", "small")
+    assert not trust.is_recorded(tmp_path, config)
+    trust.require_trust(tmp_path, config)  # raises nothing
 
 
 def test_python_has_trust_too(tmp_path: Path) -> None:
