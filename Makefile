@@ -4,26 +4,32 @@ CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup demo test test-fast fuzz lint docs bench clean
+.PHONY: help setup demo demo-quick test test-fast fuzz lint docs bench clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 setup: $(SETUP)  ## create .venv, install softaug with the tested versions, check headless rendering
 
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev,docs,export,ray,report,sb3,tune]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev,docs,export,hub,lab,ray,report,sb3,tune]'
 	$(BIN)/python -m softaug.envs.gl --install
 	@touch $@
 
+ZOO := zoo:walker_stand-sac zoo:walker_stand-soda_overlay
+PAGE := runs/demo.html
 DEMO := --task walker_stand --method soda --preset small --decisions 6000 --seed 0 --eval-every 0 --eval-episodes 4 \
 	--eval-modes train,color_easy,color_hard,video_easy,video_hard --workers 2 --eval-video
 
-demo: setup  ## train a small SODA agent (about ten minutes on two cores), test it in every mode, write a report
+demo-quick: setup  ## play trained SAC and SODA agents in five modes, write a report page with their videos
+	@for policy in $(ZOO); do $(BIN)/softaug eval $$policy --episodes 2 --workers 2 --video || exit; done
+	@$(BIN)/softaug report $(ZOO) --out $(PAGE)
+
+demo: demo-quick  ## the same, then train a small SODA agent (about ten minutes on two cores; Ctrl-C is fine, the same command resumes) and add it to the page
 	@if [ -f runs/demo/config.json ]; then $(BIN)/softaug train --resume runs/demo; \
 	else $(BIN)/softaug train $(DEMO) --out runs/demo; fi
-	@$(BIN)/softaug report runs/demo --out runs/demo/report.html
+	@$(BIN)/softaug report $(ZOO) runs/demo --out $(PAGE)
 
 test: setup lint  ## lint, then run the whole test suite
 	$(BIN)/python -m pytest

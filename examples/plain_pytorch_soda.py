@@ -1,4 +1,4 @@
-"""SODA beside your own learner: an actor-critic from pixels in plain PyTorch, and `SodaTask` on its encoder.
+"""SODA next to your own learner: an actor-critic from pixels in plain PyTorch, and `SodaTask` on its encoder.
 
 python examples/plain_pytorch_soda.py --steps 20000
 """
@@ -53,7 +53,7 @@ def main() -> None:
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     model = ActorCritic(env.observation_space.shape[0], env.action_space.shape[0])
-    optimiser = torch.optim.Adam(model.parameters(), 3e-4)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-4)
 
     # SODA: your encoder, an augmentation, and how the encoder wants its pixels. All else is as it was.
     soda = softaug.SodaTask(
@@ -88,10 +88,10 @@ def main() -> None:
             log_prob = policy.log_prob(torch.stack(actions)).sum(1)
             loss = F.mse_loss(values, targets) - ((targets - values).detach() * log_prob).mean()
             loss = loss - ENTROPY * policy.entropy().sum(1).mean()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            optimiser.step()
+            optimizer.step()
             observations, actions, rewards, ends = [], [], [], []
             updates += 1
             if updates % SODA_EVERY == 0:

@@ -17,17 +17,17 @@ frame_stack = int(facts["frame_stack"])
 
 
 class Camera:
-    """Put your robot here: an RGB picture after each action. This one shows noise for ten decisions."""
+    """Put your robot here: an RGB image after each action. This one shows noise for ten decisions."""
 
     def reset(self):
         self.left, self.rng = 10, np.random.default_rng(0)
-        return self.picture()
+        return self.image()
 
     def step(self, action):
         self.left -= 1
-        return self.picture(), self.left == 0
+        return self.image(), self.left == 0
 
-    def picture(self):
+    def image(self):
         return self.rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 

@@ -2,7 +2,7 @@
 
 pip install 'softaug[sb3]'
 python examples/sb3_ppo_soda.py --steps 200000 --out runs/ppo
-python examples/sb3_ppo_soda.py --steps 200000 --out runs/ppo    # again: goes on from what was saved
+python examples/sb3_ppo_soda.py --steps 200000 --out runs/ppo    # again: continues from what was saved
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=4, help="environments side by side")
     parser.add_argument("--rollout", type=int, default=256, help="decisions per environment between updates")
     parser.add_argument("--episodes", type=int, default=3, help="test episodes per mode")
-    parser.add_argument("--out", type=Path, help="directory to save to, and to go on from")
+    parser.add_argument("--out", type=Path, help="directory to save to, and to continue from")
     args = parser.parse_args()
 
     def make(mode: str, count: int) -> DummyVecEnv:

@@ -19,7 +19,7 @@ BACKGROUND = {"train": (30, 30, 60), "color_hard": (90, 40, 20), "video_easy": (
 
 
 class DotEnv(gymnasium.Env):
-    """Move the bright dot to the middle: 20 decisions of at most a quarter of the picture each.
+    """Move the bright dot to the middle: 20 decisions of at most a quarter of the image each.
 
     Reward: 1 minus the dot's distance to the middle (0 at the middle, about 1 at an edge). Ends by a time limit;
     with `terminates`, also when the dot touches the edge (a real end, and episodes of irregular length).
@@ -99,13 +99,13 @@ class DotFactory:
 
 
 class FakeImages:
-    """Pictures of one random colour each."""
+    """Images of one random color each."""
 
     kind = "procedural"
 
     def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-        colours = rng.integers(0, 256, (count, 1, 1, 3), dtype=np.uint8)
-        return np.broadcast_to(colours, (count, height, width, 3)).copy()
+        colors = rng.integers(0, 256, (count, 1, 1, 3), dtype=np.uint8)
+        return np.broadcast_to(colors, (count, height, width, 3)).copy()
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.kind}

@@ -308,7 +308,7 @@ def test_reduced_precision_is_for_cuda(precision):
 
 
 def test_it_learns_a_bandit_from_pixels(device):
-    """One-decision episodes: reward is the first action's sign agreement with the picture's brightness."""
+    """One-decision episodes: reward is the first action's sign agreement with the image's brightness."""
     from softaug.learning.replay import Replay
 
     config = tiny_method("sac", device=device, batch_size=32, actor_lr=3e-3, critic_lr=3e-3, alpha_lr=1e-2)

@@ -26,7 +26,7 @@ every_method = pytest.mark.parametrize("method", METHODS)
 
 
 class NoiseImages(FakeImages):
-    """Pictures of noise, so that a wrong pixel shows."""
+    """Images of noise, so that a wrong pixel shows."""
 
     def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
         return rng.integers(0, 256, (count, height, width, 3), dtype=np.uint8)
@@ -42,17 +42,17 @@ def make_pair(config: Config) -> tuple[Agent, PlainLearner]:
 
 
 class Gradients:
-    """Every optimiser's gradients at the moment of its steps, by optimiser and step number."""
+    """Every optimizer's gradients at its steps, by optimizer and step number."""
 
     def __init__(self, optimisers: dict[str, torch.optim.Optimizer]):
         self.steps: dict[str, list[list[torch.Tensor]]] = {name: [] for name in optimisers}
-        for name, optimiser in optimisers.items():
-            optimiser.register_step_pre_hook(
-                lambda optimiser, args, kwargs, name=name: self._keep(name, optimiser)
+        for name, optimizer in optimisers.items():
+            optimizer.register_step_pre_hook(
+                lambda optimizer, args, kwargs, name=name: self._keep(name, optimizer)
             )
 
-    def _keep(self, name: str, optimiser: torch.optim.Optimizer) -> None:
-        gradients = [p.grad for group in optimiser.param_groups for p in group["params"]]
+    def _keep(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         self.steps[name].append([gradient.clone() for gradient in gradients])
 
 
@@ -152,7 +152,7 @@ def test_the_plain_learner_is_plain():
     assert convolutions and all(layer.weight.is_contiguous() for layer in convolutions)
     assert learner.auxiliary.encoder.trunk is learner.sac.encoder.trunk
     assert learner.sac.encoder.trunk is not agent.sac.encoder.trunk
-    assert not any(optimiser.param_groups[0]["fused"] for optimiser in learner.optimisers.values())
+    assert not any(optimizer.param_groups[0]["fused"] for optimizer in learner.optimisers.values())
 
 
 # --- what the benchmark says ------------------------------------------------------------------------------

@@ -34,12 +34,12 @@ def some_tree():
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).to(
         memory_format=torch.channels_last
     )
-    optimiser = torch.optim.Adam(network.parameters())
+    optimizer = torch.optim.Adam(network.parameters())
     network(torch.rand(2, 3, 8, 8)).sum().backward()
-    optimiser.step()
+    optimizer.step()
     return {
         "network": dict(network.state_dict()),
-        "optimiser": optimiser.state_dict(),  # integer keys, tuples, None
+        "optimizer": optimizer.state_dict(),  # integer keys, tuples, None
         "pcg": np.random.default_rng(3).bit_generator.state,  # integers of 128 bits
         "mersenne": np.random.RandomState(3).get_state(legacy=False),  # uint32 keys
         "torch_rng": torch.Generator().manual_seed(5).get_state(),

@@ -10,7 +10,7 @@ from PIL import Image
 
 from softaug import cli, doctor
 from softaug.envs import gl
-from softaug.evaluation.gallery import Row, Section, draw
+from softaug.evaluation.gallery import GalleryRow, Section, draw
 
 
 def test_help_lists_every_command_without_importing_torch_or_mujoco():
@@ -105,10 +105,13 @@ def test_doctor_names_a_missing_package_and_stops(monkeypatch):
     assert checks[-1].level == "error" and "pip install no-such-package" in checks[-1].fix
 
 
-def test_gallery_places_every_picture():
+def test_gallery_places_every_image():
     red, blue = np.full((10, 10, 3), (200, 0, 0), np.uint8), np.full((10, 10, 3), (0, 0, 200), np.uint8)
     page = np.asarray(
-        draw([Section(["a", "b"], [Row("one", [red, blue]), Row("two", [blue, blue])])], "caption")
+        draw(
+            [Section(["a", "b"], [GalleryRow("one", [red, blue]), GalleryRow("two", [blue, blue])])],
+            "caption",
+        )
     )
     assert (page == (200, 0, 0)).all(-1).sum() == 128 * 128
     assert (page == (0, 0, 200)).all(-1).sum() == 3 * 128 * 128

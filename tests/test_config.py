@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from softaug.config import (
-    Config,
-    add_config_arguments,
-    differences,
-    given_arguments,
-    make_config,
-    read_config,
-    write_config,
-)
+from softaug.commands.config_flags import add_config_arguments, given_arguments
+from softaug.config import Config, make_config, read_config, write_config
+from softaug.config.comparing import differences
 from softaug.errors import UserError
 from softaug.learning.agent import make_encoders
 from softaug.learning.networks import feature_shape

@@ -141,8 +141,8 @@ def learner_tensors(agent: Agent) -> Iterator[tuple[str, Tensor]]:
                 yield name, tensor
                 if tensor.grad is not None:
                     yield f"{name}.grad", tensor.grad
-    for name, optimiser in agent.optimisers.items():
-        for entry in optimiser.state.values():
+    for name, optimizer in agent.optimisers.items():
+        for entry in optimizer.state.values():
             for field, value in entry.items():
                 yield f"{name}.{field}", value
 

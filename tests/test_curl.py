@@ -71,14 +71,14 @@ def test_the_query_is_the_critics_crop_and_the_key_another_crop_of_the_same_obse
 
 
 def test_training_finds_the_positives(device):
-    """With the keys fixed, training puts each query's largest logit on its own observation (plain colours here)."""
+    """With the keys fixed, training puts each query's largest logit on its own observation (plain colors here)."""
     task, obs = tiny_task(device), pixels(8, 6, 1, 1, device=device).expand(-1, -1, 16, 16)
-    optimiser = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=1e-2)
     for step in range(150):
         loss = task.loss(seen(task, obs, step), generator(device, step + 5000))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     with torch.no_grad():
         logits = [
             task.logits(*query_and_key(task, seen(task, obs, seed), -seed)).cpu()

@@ -1,4 +1,4 @@
-"""Invariance diagnostics: the same physics in every look, and measures that say what they claim."""
+"""Invariance diagnostics: the same physics in every appearance, and measures that say what they claim."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import av
 import gymnasium
 import numpy as np
 import pytest
@@ -24,18 +25,20 @@ from softaug.errors import UserError
 from softaug.evaluation.diagnose import diagnose, soda_projection
 from softaug.evaluation.diagnose.figure import BLUR, attention
 from softaug.evaluation.diagnose.measures import Encoded, baseline, compare, cosines, encode
-from softaug.evaluation.diagnose.paired_states import collect_moments, show_moments
+from softaug.evaluation.diagnose.paired_states import collect_states, render_states
+from softaug.evaluation.diagnose.saliency import load_network
 from softaug.evaluation.policy import MeanPolicy
 from softaug.evaluation.runs import load_run, observation_shape
 from softaug.learning.agent import make_agent
+from softaug.learning.augment import center_crop
 from softaug.learning.networks import Actor
 from softaug.storage import checkpoint
 
 SIZE, STACK, CROP = 16, 2, 14
 
 
-class LookEnv(gymnasium.Env):
-    """A white dot that moves by the action; everything but the dot has the colour of the episode's look."""
+class RecoloredEnv(gymnasium.Env):
+    """A white dot that moves by the action; everything but the dot has the color of the episode's appearance."""
 
     action_repeat = 2
     episode_decisions = 20
@@ -44,13 +47,13 @@ class LookEnv(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(0, 255, (3 * STACK, SIZE, SIZE), np.uint8)
         self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
         self.mode, self.ends_after = mode, ends_after
-        self.colours: list[np.ndarray] = []
+        self.colors: list[np.ndarray] = []
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         rng = np.random.default_rng(seed)
         self._position = rng.uniform(-0.9, 0.9, 2)
-        self._colour = np.full(3, 40) if self.mode == "train" else rng.integers(0, 200, 3)
-        self.colours.append(self._colour)
+        self._color = np.full(3, 40) if self.mode == "train" else rng.integers(0, 200, 3)
+        self.colors.append(self._color)
         self._decisions = 0
         self._stack = np.concatenate([self._frame()] * STACK)
         return self._stack.copy(), {"media": None if self.mode == "train" else "procedural"}
@@ -63,15 +66,15 @@ class LookEnv(gymnasium.Env):
 
     def get_state(self) -> dict[str, Any]:
         task = {"integration": self._position.copy(), "decisions": self._decisions}
-        return {"task": task, "colour": self._colour, "stack": self._stack.copy()}
+        return {"task": task, "color": self._color, "stack": self._stack.copy()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._position, self._decisions = state["task"]["integration"].copy(), state["task"]["decisions"]
-        self._colour, self._stack = state["colour"], state["stack"].copy()
+        self._color, self._stack = state["color"], state["stack"].copy()
 
     def _frame(self) -> np.ndarray:
         frame = np.empty((3, SIZE, SIZE), np.uint8)
-        frame[:] = self._colour[:, None, None]
+        frame[:] = self._color[:, None, None]
         row, column = np.round((self._position + 1) / 2 * (CROP - 6)).astype(int) + 2
         frame[:, row : row + 4, column : column + 4] = 255
         return frame
@@ -84,8 +87,8 @@ class DotOnly(nn.Module):
         return (pixels.to(torch.float32) - 254).clamp(min=0)
 
 
-class Colours(nn.Module):
-    """Features of the colours: the mean of every channel, and where the dot is."""
+class Colors(nn.Module):
+    """Features of the colors: the mean of every channel, and where the dot is."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         values = pixels.to(torch.float32) / 255
@@ -107,10 +110,10 @@ def policy_with(encoder: nn.Module) -> MeanPolicy:
 
 def measured(encoder: nn.Module, mode: str, states: int = 20) -> tuple[dict[str, Any], dict[str, Any]]:
     policy = policy_with(encoder)
-    moments = collect_moments(LookEnv("train"), policy, states, seed=0)
-    clean = encode(policy, np.stack([moment.obs for moment in moments]))
+    paired = collect_states(RecoloredEnv("train"), policy, states, seed=0)
+    clean = encode(policy, np.stack([state.obs for state in paired]))
     base = baseline(clean)
-    seen = encode(policy, show_moments(LookEnv(mode), mode, moments, seed=0).obs)
+    seen = encode(policy, render_states(RecoloredEnv(mode), mode, paired, seed=0).obs)
     return compare(clean, seen, base), base
 
 
@@ -125,16 +128,16 @@ def test_an_encoder_that_ignores_the_background_is_invariant_exactly():
     assert base["cosine_features"]["mean"] < 0.9 and base["action_distance"]["mean"] > 0
 
 
-def test_an_encoder_of_colours_is_not_invariant():
-    result, _ = measured(Colours(), "video_easy")
+def test_an_encoder_of_colors_is_not_invariant():
+    result, _ = measured(Colors(), "video_easy")
     assert result["cosine_features"]["mean"] < 0.99 and result["cosine_features"]["std"] > 0
     assert result["cosine_features"]["relative"] > 0.1
     assert result["action_distance"]["mean"] > 0.001 and result["action_distance"]["relative"] > 0.1
     assert len(result["cosine_features"]["values"]) == 20
 
 
-@pytest.mark.parametrize("encoder", [DotOnly(), Colours()])
-def test_the_training_look_gives_exactly_one_and_zero(encoder):
+@pytest.mark.parametrize("encoder", [DotOnly(), Colors()])
+def test_the_training_appearance_gives_exactly_one_and_zero(encoder):
     result, _ = measured(encoder, "train")
     assert set(result["cosine_features"]["values"]) == {1.0}
     assert set(result["cosine_projection"]["values"]) == {1.0}
@@ -203,36 +206,36 @@ def test_attention_is_where_the_action_comes_from():
         assert heat[row, column] == heat.max() and (heat[window] > 0).all() and not heat[~window].any()
 
 
-# --- the same states in every look -----------------------------------------------------------------------
+# --- the same states in every appearance -----------------------------------------------------------------------
 
 
-def test_states_are_spread_over_episodes_and_each_has_its_own_look():
-    policy = policy_with(Colours())
-    moments = collect_moments(LookEnv("train"), policy, 20, seed=3)
-    assert len(moments) == 20 and [m.episode for m in moments] == sorted(m.episode for m in moments)
-    assert {m.episode for m in moments} >= {0, 1}
-    assert all(STACK <= m.decision <= LookEnv.episode_decisions for m in moments)
-    assert len({(m.episode, m.decision) for m in moments}) == 20
-    env = LookEnv("video_easy")
-    look = show_moments(env, "video_easy", moments, seed=3)
-    assert look.media == "procedural" and len({tuple(c) for c in env.colours}) == 20
-    for obs, moment, colour in zip(look.obs, moments, env.colours, strict=True):
-        dot = moment.obs == 255
-        assert (obs == np.where(dot, 255, np.tile(colour, STACK)[:, None, None])).all()
+def test_states_are_spread_over_episodes_and_each_has_its_own_appearance():
+    policy = policy_with(Colors())
+    paired = collect_states(RecoloredEnv("train"), policy, 20, seed=3)
+    assert len(paired) == 20 and [m.episode for m in paired] == sorted(m.episode for m in paired)
+    assert {m.episode for m in paired} >= {0, 1}
+    assert all(STACK <= m.decision <= RecoloredEnv.episode_decisions for m in paired)
+    assert len({(m.episode, m.decision) for m in paired}) == 20
+    env = RecoloredEnv("video_easy")
+    rendered = render_states(env, "video_easy", paired, seed=3)
+    assert rendered.media == "procedural" and len({tuple(c) for c in env.colors}) == 20
+    for obs, state, color in zip(rendered.obs, paired, env.colors, strict=True):
+        dot = state.obs == 255
+        assert (obs == np.where(dot, 255, np.tile(color, STACK)[:, None, None])).all()
 
 
 def test_episodes_that_end_early_still_give_all_states():
-    moments = collect_moments(LookEnv("train", ends_after=6), policy_with(Colours()), 12, seed=0)
-    assert len(moments) == 12 and max(m.decision for m in moments) <= 6
+    paired = collect_states(RecoloredEnv("train", ends_after=6), policy_with(Colors()), 12, seed=0)
+    assert len(paired) == 12 and max(m.decision for m in paired) <= 6
 
 
 def test_an_environment_without_state_is_refused():
-    class Stateless(LookEnv):
+    class Stateless(RecoloredEnv):
         def get_state(self) -> None:  # type: ignore[override]
             return None
 
-    with pytest.raises(UserError, match="cannot show a given physics state in another look"):
-        collect_moments(Stateless("train"), policy_with(Colours()), 2, seed=0)
+    with pytest.raises(UserError, match="cannot show a given physics state in another appearance"):
+        collect_states(Stateless("train"), policy_with(Colors()), 2, seed=0)
 
 
 class Waving:
@@ -253,39 +256,40 @@ class Waving:
 
 
 @pytest.mark.parametrize("task", ["cartpole_swingup", "reacher_easy"])
-def test_physics_of_pairs_is_equal_and_every_frame_has_the_new_look(task):
-    """reacher moves its target by editing the model, which colours edit too: neither may undo the other."""
+def test_physics_of_pairs_is_equal_and_every_frame_has_the_new_appearance(task):
+    """reacher moves its target by editing the model, which colors edit too: neither may undo the other."""
     env = make_env(task, "train", image_size=32, render="fast", action_repeat=40)
-    moments = collect_moments(env, Waving(env.action_space.shape[0]), 3, seed=1)
-    clean = np.stack([moment.obs for moment in moments])
-    again = show_moments(env, "train", moments, seed=1)
+    paired = collect_states(env, Waving(env.action_space.shape[0]), 3, seed=1)
+    clean = np.stack([state.obs for state in paired])
+    again = render_states(env, "train", paired, seed=1)
     np.testing.assert_array_equal(again.obs, clean)
-    physics, target = env.get_state()["task"]["integration"], env.physics.model.geom_pos.copy()
+    physics, target = env.get_state()["task"]["integration"], env.unwrapped.physics.model.geom_pos.copy()
     env.close()
     for mode in ("color_hard", "video_hard", "camera_hard"):
         other = make_env(task, mode, image_size=32, render="fast", action_repeat=40)
-        look = show_moments(other, mode, moments, seed=1)
+        rendered = render_states(other, mode, paired, seed=1)
         np.testing.assert_array_equal(other.get_state()["task"]["integration"], physics)
-        np.testing.assert_array_equal(moments[-1].end, physics)
-        np.testing.assert_array_equal(other.physics.model.geom_pos, target)
-        if mode == "color_hard":  # the last state's look is the one shown, in the model as on the screen
+        np.testing.assert_array_equal(paired[-1].end, physics)
+        np.testing.assert_array_equal(other.unwrapped.physics.model.geom_pos, target)
+        if mode == "color_hard":  # the last state's colors are those shown, in the model as on the screen
             setting = other.get_state()["color"]
-            materials = other.physics.model.mat_rgba[:, :3]
+            materials = other.unwrapped.physics.model.mat_rgba[:, :3]
             assert any(np.allclose(rgb, setting["self_rgb"]) for rgb in materials)
         other.close()
-        changed = (look.obs != clean).reshape(3, 3, 3, -1).mean((2, 3))  # (state, frame)
+        changed = (rendered.obs != clean).reshape(3, 3, 3, -1).mean((2, 3))  # (state, frame)
         assert (changed > 0.1).all(), mode
 
 
 # --- runs ------------------------------------------------------------------------------------------------
 
 
-def tiny_run(path: Path, method: str = "soda_conv") -> Config:
+def tiny_run(path: Path, method: str = "soda_conv", task: str = "cartpole_balance", **options: Any) -> Config:
     """A run directory with an untrained agent's checkpoint, as training writes it."""
-    config = make_config(
-        "cartpole_balance", method, "small", image_size=24, crop_size=20, filters=(4, 4), strides=(2, 2),
-        projection_dim=8, hidden_dim=16, action_repeat=40, videos="procedural", images="procedural", device="cpu",
-    )  # fmt: skip
+    values: dict[str, Any] = {
+        "image_size": 24, "crop_size": 20, "filters": (4, 4), "strides": (2, 2), "projection_dim": 8, "hidden_dim": 16,
+        "action_repeat": 40, "videos": "procedural", "images": "procedural", "device": "cpu",
+    }  # fmt: skip
+    config = make_config(task, method, "small", **{**values, **options})
     agent = make_agent(config, observation_shape(config), 1)
     write_config(config, path / "config.json")
     weights = agent.policy_weights()
@@ -317,8 +321,8 @@ def test_the_command_writes_what_it_prints(run, capsys):
         assert (result["action_distance"]["mean"] == 0) is exact
     assert printed["modes"]["video_hard"]["media"] == "procedural"
     assert printed["notes"] == ["procedural media: not comparable with the paper"]
-    with Image.open(run / printed["picture"]) as picture:
-        assert picture.width >= 3 * 128 and picture.height >= 6 * 128
+    with Image.open(run / printed["image"]) as image:
+        assert image.width >= 3 * 128 and image.height >= 6 * 128
 
 
 def test_the_same_seed_gives_the_same_and_another_other_states(run, tmp_path, capsys):
@@ -383,7 +387,7 @@ def own_env() -> gymnasium.Env:
 
 
 def test_an_own_environment_is_refused_in_a_sentence(tmp_path, capsys):
-    """Its looks are its user's business; nothing guarantees the same physics in both."""
+    """Its modes are its user's business; nothing guarantees the same physics in both."""
     config = tiny_run(tmp_path / "run")
     config = dataclasses.replace(
         config,
@@ -395,4 +399,69 @@ def test_an_own_environment_is_refused_in_a_sentence(tmp_path, capsys):
     )
     write_config(config, tmp_path / "run" / "config.json")
     assert main(["diagnose", str(tmp_path / "run"), "--trust"]) == 2
-    assert "cannot show a given physics state in another look" in capsys.readouterr().err
+    assert "cannot show a given physics state in another appearance" in capsys.readouterr().err
+
+
+# --- what the critic looks at ----------------------------------------------------------------------------
+
+
+def frames_of(path: Path) -> list[np.ndarray]:
+    with av.open(str(path)) as video:
+        return [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+
+
+def test_saliency_of_two_runs_is_a_video_and_an_image_per_mode(run, tmp_path, capsys):
+    """The second run has another image size; `best` keeps no critic, and that is said."""
+    tiny_run(tmp_path / "other", "drq", image_size=20)
+    arguments = ["diagnose", str(run), "--against", str(tmp_path / "other"), "--saliency", "--states", "3"]
+    for checkpoint_name, missing in (("last", 0), ("best", 2)):
+        out = tmp_path / checkpoint_name
+        assert (
+            main(
+                [
+                    *arguments,
+                    "--modes",
+                    "video_hard",
+                    "--checkpoint",
+                    checkpoint_name,
+                    "--out",
+                    str(out),
+                    "--json",
+                ]
+            )
+            == 0
+        )
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["files"] == [str(out / f"saliency_video_hard{kind}") for kind in (".mp4", ".png")]
+        assert len(printed["notes"]) == missing and all(
+            "keeps the policy only" in note for note in printed["notes"]
+        )
+        frames = frames_of(out / "saliency_video_hard.mp4")
+        assert len(frames) == 3 and not np.array_equal(frames[0], frames[1])
+        with Image.open(out / "saliency_video_hard.png") as image:
+            assert image.width == frames[0].shape[1]
+
+
+def test_the_checkpoints_critic_is_the_agents(tmp_path):
+    config = tiny_run(tmp_path, "sac")
+    agent = make_agent(config, observation_shape(config), 1)
+    network = load_network(load_run(tmp_path))
+    obs = np.random.default_rng(0).integers(0, 256, observation_shape(config), dtype=np.uint8)
+    action = np.array([0.3], np.float32)
+    maps = network.maps(obs, action)
+    view = center_crop(torch.from_numpy(obs)[None], config.crop_size)
+    with torch.no_grad():
+        q1, _ = agent.sac.critic(agent.sac.encoder(view), torch.from_numpy(action)[None])
+    assert maps.value == pytest.approx(float(q1), rel=1e-4, abs=1e-5)
+    mask = agent.sac.saliency_mask(view, torch.from_numpy(action)[None], config.sgqn_quantile)
+    assert np.array_equal(maps.mask, mask[0, -1].numpy())
+    assert maps.frame.shape == (20, 20, 3) and maps.guided.shape == maps.plain.shape == (20, 20)
+    assert load_network(load_run(tmp_path, "best")).maps(obs, action).value is None
+
+
+def test_saliency_of_runs_that_cannot_see_the_same_states_is_refused(run, tmp_path, capsys):
+    tiny_run(tmp_path / "other", "sac", action_repeat=20)
+    assert main(["diagnose", str(run), "--against", str(tmp_path / "other"), "--saliency"]) == 2
+    assert "give runs that can see the same states" in capsys.readouterr().err
+    assert main(["diagnose", str(run), "--against", str(run)]) == 2
+    assert "--against is for --saliency" in capsys.readouterr().err

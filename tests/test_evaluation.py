@@ -1,4 +1,4 @@
-"""Evaluation: every episode is a function of (seed, mode, episode) alone, whoever plays it; videos; `eval`, `play`."""
+"""Evaluation: every episode is a function of (seed, mode, episode) alone, whichever worker plays it; videos; `eval`, `play`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from softaug.cli import main
 from softaug.config import Config, make_config, write_config
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
-from softaug.evaluation.evaluate import Episode, Task, evaluate, play_episodes, summarise
+from softaug.evaluation.evaluate import Episode, Task, evaluate, play_episodes, summarize
 from softaug.evaluation.recording import Recorder
 from softaug.evaluation.runs import RunPolicy
 from softaug.learning.agent import make_agent
@@ -133,14 +133,20 @@ def test_the_number_of_workers_does_not_matter(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     try:
         one = evaluate(make, Factory("threads"), MODES, 4, seed=0)
-        two = evaluate(make, Factory("threads"), MODES, 4, seed=0, workers=2, video_dir=tmp_path)
         three = evaluate(
-            make, Factory("threads"), MODES, 4, 0, workers=3, progress=lambda *values: heard.append(values)
+            make,
+            Factory("threads"),
+            MODES,
+            4,
+            seed=0,
+            workers=3,
+            video_dir=tmp_path,
+            progress=lambda *values: heard.append(values),
         )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
-    assert one == two == three
+    assert one == three
     assert len(set(one["train"]["returns"])) == 4
     assert sorted(heard) == sorted((mode, e, one[mode]["returns"][e]) for mode in MODES for e in range(4))
     assert [len(decode(tmp_path / f"{mode}.mp4")) for mode in MODES] == [21, 21]
@@ -232,7 +238,7 @@ def test_only_methods_that_adapt_do() -> None:
 
 def test_summarise_sorts_by_episode() -> None:
     played = [Episode("train", e, float(e), 1, 4, None, {"video": str(e)}) for e in (2, 0, 1)]
-    result = summarise(played, ["train"])["train"]
+    result = summarize(played, ["train"])["train"]
     assert result["returns"] == [0.0, 1.0, 2.0]
     assert [info["video"] for info in result["episode_info"]] == ["0", "1", "2"]
     assert (result["mean"], result["frames"]) == (1.0, 12)
@@ -647,7 +653,7 @@ def test_dm_control_gives_the_same_returns_in_one_and_two_processes(
     assert np.corrcoef(_blocks(left, 4).ravel(), _blocks(right, 4).ravel())[0, 1] > 0.5
 
 
-def _blocks(picture: np.ndarray, count: int) -> np.ndarray:
+def _blocks(image: np.ndarray, count: int) -> np.ndarray:
     """Means of count x count blocks."""
-    size = len(picture) // count
-    return picture.reshape(count, size, count, size, 3).mean((1, 3))
+    size = len(image) // count
+    return image.reshape(count, size, count, size, 3).mean((1, 3))

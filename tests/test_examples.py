@@ -11,6 +11,8 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 
 import softaug
+import softaug.envs
+from softaug.results.reading import read_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -44,3 +46,51 @@ def test_sb3_ppo_saves_and_goes_on(monkeypatch, capsys, tmp_path):
     tested = re.findall(r"^(\w+): return ([\d.]+) ± 0\.0 over 1 episodes$", said, re.MULTILINE)
     assert [mode for mode, _ in tested] == ["train", "color_hard", "video_easy"]
     assert all(0 < float(mean) <= 5 * 8 for _, mean in tested)  # rewards of at most 1 in 8 frames a decision
+
+
+def short_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five decisions each."""
+    make_env = softaug.envs.make_env
+    monkeypatch.setattr(
+        softaug.envs, "make_env", lambda *args, **kwargs: TimeLimit(make_env(*args, **kwargs), 5)
+    )
+
+
+def test_random_convolutions(monkeypatch, capsys, tmp_path):
+    short_episodes(monkeypatch)
+    out = tmp_path / "random"
+    arguments = ["--task", "cartpole_balance", "--episodes", "2", "--workers", "1", "--out", str(out)]
+    run_example("evaluate_random_convolutions.py", arguments, monkeypatch)
+    tested = re.findall(
+        r"^(\w+): return ([\d.]+) ± [\d.]+ over 2 episodes$", capsys.readouterr().out, re.MULTILINE
+    )
+    assert [mode for mode, _ in tested] == ["train", "color_hard", "video_easy"]
+    assert all(0 < float(mean) <= 5 * 4 for _, mean in tested)  # rewards of at most 1 in 4 frames a decision
+    record = read_run(out)
+    assert record.config.row.title == "random convolutions" and set(record.final) == {
+        mode for mode, _ in tested
+    }
+
+
+def test_sb3_agent_in_the_test_modes(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("stable_baselines3")
+    short_episodes(monkeypatch)
+    out = tmp_path / "sac"
+    arguments = [
+        "--steps",
+        "4",
+        "--episodes",
+        "1",
+        "--workers",
+        "1",
+        "--modes",
+        "train,color_hard",
+        "--out",
+        str(out),
+    ]
+    run_example("evaluate_sb3_agent.py", arguments, monkeypatch)
+    assert re.findall(r"^(\w+): return", capsys.readouterr().out, re.MULTILINE) == ["train", "color_hard"]
+    record = read_run(out)
+    assert record.config.row.title == "SAC of Stable-Baselines3" and record.decisions == 4
+    assert (record.config.image_size, record.config.frame_stack) == (84, 3)
+    assert record.facts["policy"]["kind"] == "stable-baselines3"

@@ -19,7 +19,7 @@ import softaug.evaluation.export
 from softaug.cli import main
 from softaug.config import write_config
 from softaug.errors import UserError
-from softaug.evaluation.export import Encounter, check_format, export_policy, meet_environment
+from softaug.evaluation.export import ExportExamples, check_format, collect_examples, export_policy
 from softaug.evaluation.runs import Run, load_policy, load_run
 from softaug.learning.agent import make_agent
 from softaug.storage.checkpoint import save_checkpoint
@@ -37,13 +37,24 @@ def save_run(directory: Path, method: str = "sac", **options: Any) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=[("sac", 0), ("sac", 1), ("pad", 0)])
+MASKED = {
+    "crop_size": SIZE,
+    "frame_layers": 1,
+    "frame_join": "features",
+    "pixel_offset": 0.5,
+    "final_relu": True,
+}
+
+
+@pytest.fixture(
+    scope="module", params=[("sac", {}), ("sac", {"frame_layers": 1}), ("pad", {}), ("madi", MASKED)]
+)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """A run and its ONNX file; one policy sees each frame alone first."""
-    method, layers = request.param
-    run = load_run(save_run(tmp_path_factory.mktemp("export") / "run", method, frame_layers=layers))
+    """A run and its ONNX file; two policies see each frame alone first, one of them through a masker."""
+    method, options = request.param
+    run = load_run(save_run(tmp_path_factory.mktemp("export") / "run", method, **options))
     path = run.path / "policy.onnx"
-    difference, _ = export_policy(run, path, "onnx", encounter(8))
+    difference, _ = export_policy(run, path, "onnx", examples(8))
     assert difference < 1e-5
     return run, path
 
@@ -52,8 +63,8 @@ def pixels(count: int) -> np.ndarray:
     return np.random.default_rng(count).integers(0, 256, (count, 6, SIZE, SIZE), dtype=np.uint8)
 
 
-def encounter(count: int) -> Encounter:
-    return Encounter(pixels(count), [-0.2, 0.0], [0.2, 5.0])
+def examples(count: int) -> ExportExamples:
+    return ExportExamples(pixels(count), [-0.2, 0.0], [0.2, 5.0])
 
 
 @pytest.mark.parametrize("batch", [1, 3, 70])
@@ -85,7 +96,7 @@ def test_onnx_says_what_it_needs(exported: tuple[Run, Path]) -> None:
 def test_torchscript_acts_like_the_original(tmp_path: Path) -> None:
     run = load_run(save_run(tmp_path / "run"))
     path = tmp_path / "policy.pt"
-    export_policy(run, path, "torchscript", encounter(4))
+    export_policy(run, path, "torchscript", examples(4))
     extra = {"softaug.json": ""}
     script = torch.jit.load(str(path), _extra_files=extra)
     policy = load_policy(run.path)
@@ -106,7 +117,7 @@ def test_a_file_that_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(softaug.evaluation.export, "ExportedPolicy", Wrong)
     with pytest.raises(RuntimeError, match="nothing was written"):
-        export_policy(run, tmp_path / "out" / "policy.pt", "torchscript", encounter(4))
+        export_policy(run, tmp_path / "out" / "policy.pt", "torchscript", examples(4))
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -121,7 +132,7 @@ def test_missing_packages_and_unknown_formats(monkeypatch: pytest.MonkeyPatch) -
 
 def test_real_observations_are_what_the_policy_meets(tmp_path: Path) -> None:
     run = load_run(save_run(tmp_path / "run"))
-    observations, low, high = meet_environment(run, lambda mode, seed: DotEnv(mode, seed), count=5)
+    observations, low, high = collect_examples(run, lambda mode, seed: DotEnv(mode, seed), count=5)
     assert observations.shape == (10, 6, SIZE, SIZE) and observations.dtype == np.uint8
     assert len(np.unique(observations.reshape(10, -1), axis=0)) > 2
     np.testing.assert_array_equal(observations[1][:3], observations[0][3:])  # consecutive frames

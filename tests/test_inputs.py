@@ -16,15 +16,16 @@ from fabricated import fabricate_run
 from PIL import Image
 
 from softaug import cli
-from softaug.config import Config, experiment, make_config
+from softaug.config import Config, make_config
+from softaug.config.comparing import experiment
 from softaug.errors import UserError, unknown
 from softaug.evaluation.recording import Recorder
 from softaug.files import output_file, write_atomically
 from softaug.learning.augment import RandomShift
+from softaug.learning.memory import check_memory
 from softaug.media.comparability import media_note
 from softaug.media.folder_images import FolderImages
 from softaug.media.unpack import unpack
-from softaug.memory import check_memory
 from softaug.results.model import departures, make_groups
 from softaug.results.reading import read_run
 

@@ -42,7 +42,7 @@ def naive_features(encoder: Encoder, obs: Tensor) -> Tensor:
     return x
 
 
-def naive_motion_features(encoder: Encoder, obs: Tensor, layers: int) -> Tensor:
+def naive_motion_features(encoder: Encoder, obs: Tensor, layers: int, join: str = "differences") -> Tensor:
     """Frame by frame through the first `layers` convolutions, then the newest and the differences through the rest."""
     alone, together = convolutions(encoder)[:layers], convolutions(encoder)[layers:]
     seen = []
@@ -52,7 +52,7 @@ def naive_motion_features(encoder: Encoder, obs: Tensor, layers: int) -> Tensor:
             x = F.relu(F.conv2d(x, conv.weight, conv.bias, stride=conv.stride))
         seen.append(x)
     parts = [seen[-1]] + [seen[i] - seen[i - 1] for i in reversed(range(1, len(seen)))]
-    x = torch.cat(parts, dim=1)
+    x = torch.cat(seen if join == "features" else parts, dim=1)
     for i, conv in enumerate(together):
         x = F.conv2d(F.relu(x) if i else x, conv.weight, conv.bias, stride=conv.stride)
     return x
@@ -151,6 +151,33 @@ def test_frame_layers_equal_a_loop_over_frames(method, frames, layers, dtype, ba
         assert_equals_naive(encoder, obs, lambda plain: naive_motion_features(plain, obs, layers), device)
 
 
+@pytest.mark.parametrize("method", ["simgrl", "pad"])
+@pytest.mark.parametrize("frames", [3, 1])
+def test_joined_frame_features_equal_a_loop_over_frames(method, frames, device):
+    """SimGRL's trunk: the oldest frame's features first, none of them subtracted."""
+    config = tiny_method(
+        method,
+        frame_stack=frames,
+        frame_layers=2,
+        frame_join="features",
+        filters=(4, 5, 6),
+        strides=(2, 1, 1),
+    )
+    obs = pixels(5, 3 * frames, 12, 12)
+    for encoder in make_encoders(config, 3 * frames):
+        assert_equals_naive(
+            encoder, obs, lambda plain: naive_motion_features(plain, obs, 2, "features"), device
+        )
+
+
+def test_simgrls_trunk_has_its_papers_layers():
+    encoder, _ = make_encoders(make_config(method="simgrl"), 9)
+    layers = [(conv.in_channels, conv.out_channels, conv.stride[0]) for conv in convolutions(encoder)]
+    alone = [(3, 16, 2), (16, 16, 1), (16, 16, 1)]
+    assert layers == [*alone, (48, 32, 1), *[(32, 32, 1)] * 7]
+    assert feature_shape(encoder, (9, 84, 84)) == (32, 21, 21)
+
+
 def test_a_still_scene_shows_no_motion(device):
     encoder, _ = make_encoders(tiny_method("sac", frame_stack=3, frame_layers=1), 9)
     encoder, frame = encoder.to(device), pixels(2, 3, 12, 12, device=device)
@@ -170,11 +197,11 @@ def test_initial_weights_are_delta_orthogonal_and_orthogonal(device):
     initialise(actor)
     for conv in convolutions(encoder):
         weight = conv.weight.detach().cpu().double()
-        centre = weight[:, :, 1, 1] / math.sqrt(2)  # the gain of ReLU
+        center = weight[:, :, 1, 1] / math.sqrt(2)  # the gain of ReLU
         outside = weight.clone()
         outside[:, :, 1, 1] = 0
         assert not outside.any()
-        torch.testing.assert_close(centre.T @ centre, torch.eye(centre.shape[1]).double(), rtol=0, atol=1e-5)
+        torch.testing.assert_close(center.T @ center, torch.eye(center.shape[1]).double(), rtol=0, atol=1e-5)
         assert not conv.bias.any()
     for layer in actor.modules():
         if isinstance(layer, nn.Linear):

@@ -1,4 +1,4 @@
-"""The user's own environment: pictures, actions, time limits and ends; runs on it, killed, resumed and exported."""
+"""The user's own environment: images, actions, time limits and ends; runs on it, killed, resumed and exported."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ import softaug
 from softaug import cli
 from softaug.config import Config, make_config, read_config
 from softaug.envs import adapt, wrap
-from softaug.envs.custom.frames import find_picture, resize
+from softaug.envs.custom.frames import find_frame, resize
 from softaug.envs.custom.given import choose
 from softaug.envs.custom.loading import load_callable, source_facts, spec_of
 from softaug.errors import UserError
@@ -71,7 +71,7 @@ class Shown(gymnasium.Env):
         return self.rendered
 
 
-def picture(height: int = 20, width: int = 30, seed: int = 0) -> np.ndarray:
+def image(height: int = 20, width: int = 30, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
@@ -79,9 +79,9 @@ def newest(obs: np.ndarray) -> np.ndarray:
     return obs[-3:].transpose(1, 2, 0)
 
 
-# Pictures
+# Images
 
-RGB = picture()
+RGB = image()
 GREY = RGB[:, :, :1]
 GREY_RGB = np.repeat(GREY, 3, axis=2)
 
@@ -107,33 +107,33 @@ def box(shape: tuple[int, ...], high: float = 255, dtype: Any = np.uint8, low: f
         ),
     ],
 )
-def test_every_layout_of_a_picture_becomes_the_same_rgb(observation, space, expected):
+def test_every_layout_of_an_image_becomes_the_same_rgb(observation, space, expected):
     env = adapt(Shown(observation, space), image_size=20, frame_stack=1, episode_decisions=5)
     obs, _ = env.reset(seed=0)
     assert obs.dtype == np.uint8 and obs.shape == (3, 20, 20)
-    assert np.array_equal(env.full_frame, expected)
+    assert np.array_equal(env.unwrapped.full_frame, expected)
     assert np.array_equal(newest(obs), resize(expected, 20))
 
 
-def test_one_of_several_pictures_is_chosen_by_its_key():
-    other = picture(seed=1)
+def test_one_of_several_images_is_chosen_by_its_key():
+    other = image(seed=1)
     space = spaces.Dict(left=box(RGB.shape), right=box(RGB.shape))
     env = Shown({"left": RGB, "right": other}, space)
-    with pytest.raises(UserError, match=r"several pictures \(left, right\); choose one with image_key"):
-        find_picture(env, "", "it")
-    assert np.array_equal(find_picture(env, "right", "it").of(env.observation, env), other)
+    with pytest.raises(UserError, match=r"several images \(left, right\); choose one with image_key"):
+        find_frame(env, "", "it")
+    assert np.array_equal(find_frame(env, "right", "it").of(env.observation, env), other)
     with pytest.raises(UserError, match="no 'up'; choose one of left, right"):
-        find_picture(env, "up", "it")
+        find_frame(env, "up", "it")
 
 
-def test_without_a_picture_in_the_observation_it_is_what_is_rendered():
+def test_without_an_image_in_the_observation_it_is_what_is_rendered():
     env = Shown(np.zeros(3), box((3,), 1, float), render_mode="rgb_array", rendered=RGB)
     obs, _ = adapt(env, image_size=16, frame_stack=2, episode_decisions=5).reset()
     assert np.array_equal(obs[:3], obs[3:]) and np.array_equal(newest(obs), resize(RGB, 16))
 
 
-def test_a_picture_is_squeezed_as_a_whole():
-    """Also what is at the far edges of a wide picture is seen; nothing is cut off."""
+def test_an_image_is_squeezed_as_a_whole():
+    """Also what is at the far edges of a wide image is seen; nothing is cut off."""
     wide = np.zeros((20, 80, 3), np.uint8)
     wide[:, :20], wide[:, -20:] = (200, 0, 0), (0, 0, 200)
     small = resize(wide, 16)
@@ -145,14 +145,14 @@ def test_a_picture_is_squeezed_as_a_whole():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Shown(np.zeros(3), box((3,), 1, float)), "no pictures .*; make it with render_mode='rgb_array'"),
+        (Shown(np.zeros(3), box((3,), 1, float)), "no images .*; make it with render_mode='rgb_array'"),
         (Shown(np.zeros((9, 20, 20), np.uint8)), r"shape \(9, 20, 20\).*Frames are stacked by softaug"),
-        (Shown(np.zeros((20, 20, 4), np.uint8)), r"3 channels \(RGB\) or 1 \(grey\)"),
+        (Shown(np.zeros((20, 20, 4), np.uint8)), r"3 channels \(RGB\) or 1 \(gray\)"),
         (
             Shown(np.zeros((20, 20, 3)), box((20, 20, 3), 1, float, -1)),
-            "float64 from -1 to 1; pictures must be",
+            "float64 from -1 to 1; images must be",
         ),
-        (Shown(np.zeros((20, 20, 3)), box((20, 20, 3), np.inf, float)), "from 0 to inf; pictures must be"),
+        (Shown(np.zeros((20, 20, 3)), box((20, 20, 3), np.inf, float)), "from 0 to inf; images must be"),
         (Shown(actions=spaces.Discrete(4)), r"actions Discrete\(4\), but SAC needs continuous ones"),
         (Shown(actions=spaces.Box(0, 5, (2,), np.int64)), "SAC needs continuous ones"),
         (
@@ -175,7 +175,9 @@ def test_what_cannot_be_adapted_is_refused_with_the_reason(env: gymnasium.Env, m
 
 @pytest.mark.parametrize("argument", ["image_size", "frame_stack", "action_repeat"])
 def test_sizes_begin_at_1(argument: str):
-    with pytest.raises(UserError, match=rf"{argument} \(0\) must be at least 1"):
+    with pytest.raises(
+        UserError, match=rf"{argument} (\(0\) must be at least 1|must be a whole number from 1)"
+    ):
         adapt(Shown(), **{"episode_decisions": 5, argument: 0})
 
 
@@ -184,8 +186,8 @@ def test_what_an_environment_returns_must_be_what_it_says():
     with pytest.raises(UserError, match=r"shape \(20, 30, 3\), but its observation_space says \(10, 10, 3\)"):
         env.reset()
     for wrong, space, message in (
-        (RGB / np.float32(255), box(RGB.shape), "picture of float32, but its observation_space says uint8"),
-        (RGB, box(RGB.shape, 1, np.float32), "picture of uint8, but its observation_space says float32"),
+        (RGB / np.float32(255), box(RGB.shape), "image of float32, but its observation_space says uint8"),
+        (RGB, box(RGB.shape, 1, np.float32), "image of uint8, but its observation_space says float32"),
         (np.full(RGB.shape, np.nan), box(RGB.shape, 1, float), "NaN or infinite pixels"),
     ):
         with pytest.raises(UserError, match=message):
@@ -195,7 +197,13 @@ def test_what_an_environment_returns_must_be_what_it_says():
         env.reset()
     env = adapt(Shown(), episode_decisions=5)
     env.reset()
-    env.inner.step = lambda action: (env.inner.observation, float("nan"), False, False, {})
+    env.unwrapped.inner.step = lambda action: (
+        env.unwrapped.inner.observation,
+        float("nan"),
+        False,
+        False,
+        {},
+    )
     with pytest.raises(UserError, match="returned the reward nan after 0 decisions"):
         env.step(np.zeros(2, np.float32))
 
@@ -204,11 +212,11 @@ def test_frames_are_stacked_newest_last():
     env = adapt(own_fakes.make_corner(), image_size=18, frame_stack=3)
     obs, info = env.reset(seed=4)
     assert set(info) == {"start"}  # a whole map is no fact for a table
-    frames = [resize(env.full_frame, 18)] * 3
+    frames = [resize(env.unwrapped.full_frame, 18)] * 3
     for _ in range(5):
         assert np.array_equal(obs, np.concatenate([frame.transpose(2, 0, 1) for frame in frames[-3:]]))
         obs, *_ = env.step(np.array([0.3, 0.1], np.float32))
-        frames.append(resize(env.full_frame, 18))
+        frames.append(resize(env.unwrapped.full_frame, 18))
 
 
 def test_the_adapted_environment_passes_gymnasiums_checker():
@@ -263,7 +271,7 @@ class Attribute(Shown):
 )
 def test_a_time_limit_truncates_and_does_not_terminate(inner, settings: dict, expected: int):
     env = adapt(inner(), image_size=16, **settings)
-    assert env.episode_decisions == expected
+    assert env.unwrapped.episode_decisions == expected
     env.reset(seed=0)
     ends = [env.step(np.zeros(env.action_space.shape, np.float32))[2:4] for _ in range(expected)]
     assert ends == [(False, False)] * (expected - 1) + [(False, True)]
@@ -357,7 +365,7 @@ def test_an_edited_module_is_another_source(tmp_path: Path, monkeypatch: pytest.
         (["--env", "own_fakes:make_corner", "--eval-modes", "color_hard"], "no mode 'color_hard', only train; add one"),
         (["--env", "own_fakes:make_corner", "--test-env", "train=a:b"], "train, train are not all different"),
         (["--env", "own_fakes:make_corner", "--test-env", "a/b=a:b"], "cannot be called 'a/b'"),
-        (["--env", "own_fakes:make_corner", "--image-key", "position"], "'position' is no picture"),
+        (["--env", "own_fakes:make_corner", "--image-key", "position"], "'position' is no image"),
         (["--env", "own_fakes:make_corner", "--method", "sac_dr"], "sac_dr trains in random colors"),
         (["--task", "walker_walk", "--test-env", "a:b"], "test_env is for your own environment"),
     ],

@@ -19,7 +19,11 @@ ROOT = Path(__file__).parent.parent
 DATA = {
     f"softaug/{path.relative_to(ROOT / 'src' / 'softaug').as_posix()}"
     for path in (ROOT / "src" / "softaug").rglob("*")
-    if path.is_file() and path.suffix in (".css", ".csv", ".html", ".js", ".typed")
+    if path.is_file() and path.suffix in (".css", ".csv", ".html", ".js", ".md", ".typed")
+} | {
+    f"softaug/{path.relative_to(ROOT / 'src' / 'softaug').as_posix()}"
+    for path in (ROOT / "src" / "softaug" / "data" / "zoo").rglob("*")
+    if path.is_file()
 }
 
 
@@ -49,6 +53,21 @@ def test_the_wheel_has_the_package_its_data_and_nothing_else(distributions):
     assert files == modules | DATA
     assert {"softaug/py.typed", "softaug/results/report/page.css", "softaug/results/report/page.js"} <= files
     assert any(name.startswith("softaug/data/") and name.endswith(".csv") for name in files)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_policies_of_the_demo(distributions):
+    names = set(zipfile.ZipFile(distributions[0]).namelist())
+    for policy in ("walker_stand-sac", "walker_stand-soda_overlay"):
+        for file in (
+            "policy.safetensors",
+            "config.json",
+            "results.json",
+            "SHA256SUMS",
+            "README.md",
+            "replay.mp4",
+        ):
+            assert f"softaug/data/zoo/{policy}/{file}" in names
 
 
 def modules_here():

@@ -61,7 +61,7 @@ class Pair:
         if terminated or self.rng.random() < 0.1:
             self.begin()
 
-    def compare(self, rngs, wanted):
+    def assert_same_samples(self, rngs, wanted):
         for size, n_step in wanted:
             ahead, plain = (
                 replay.sample(size, rng, n_step) if n_step else [replay.sample_observations(size, rng)]
@@ -82,7 +82,7 @@ def test_samples_are_the_same_whatever_happens_in_between(seed, n_step):
     for _ in range(5):
         pair.step()
     for _ in range(150):
-        pair.compare(rngs, choices[pair.rng.integers(3)])
+        pair.assert_same_samples(rngs, choices[pair.rng.integers(3)])
         if pair.rng.random() < 0.9:
             pair.replays[0].gather_ahead(rngs[0], choices[pair.rng.integers(3)])
         for _ in range(pair.rng.choice([0, 1, 1, 1, 2, 5])):
@@ -221,7 +221,7 @@ def stop_after(decisions, out, config: Config):
 
     def counting(self):
         decide(self)
-        if self.at.decisions == decisions:
+        if self.counters.decisions == decisions:
             self.interrupt.requested = True
 
     with pytest.MonkeyPatch.context() as patch:
@@ -236,7 +236,7 @@ def test_auto_means_on_for_cuda_alone_and_changes_no_result():
 
 
 def test_a_wrong_guess_of_the_overlay_is_not_used(device):
-    """The generator goes on otherwise than guessed, or the next batch has another size."""
+    """The generator continues otherwise than guessed, or the next batch has another size."""
     from softaug.learning.augment import RandomCrop, RandomOverlay
 
     crop, obs = RandomCrop(8), torch.zeros(5, 3, 10, 10, dtype=torch.uint8, device=device)

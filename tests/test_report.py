@@ -451,7 +451,7 @@ def test_a_damaged_diagnosis_picture_is_named_and_the_rest_shown(tmp_path: Path)
         (run / "diagnosis.png").write_bytes(damaged)
         content = Reporter([tmp_path / "runs"], samples=False).collect()
         assert any("diagnosis.png cannot be read" in problem for problem in content.problems)
-        assert content.diagnoses[0].picture is None
+        assert content.diagnoses[0].image is None
     assert "0.912" in page_of(tmp_path / "runs", tmp_path / "report.html")
 
 
@@ -499,7 +499,7 @@ def test_a_run_with_a_return_that_is_no_number_is_named_and_skipped(tmp_path: Pa
 def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
     fabricate_run(tmp_path / "a", task="no_such_task")
     [sample], left_out = Samples().of(groups_in(tmp_path)[0])
-    assert not sample.pictures and "could not be rendered here" in sample.problem and not left_out
+    assert not sample.images and "could not be rendered here" in sample.problem and not left_out
     Reporter([tmp_path / "a"]).write(tmp_path / "report.html")
     assert "could not be rendered here" in (tmp_path / "report.html").read_text()
 
@@ -511,8 +511,8 @@ def test_samples_show_each_mode_and_view_once(tmp_path: Path) -> None:
     groups = groups_in(tmp_path)[0]
     samples = Samples()
     [sample], _ = samples.of(groups)
-    assert [picture.name for picture in sample.pictures] == ["train", "video_easy"] and not sample.problem
-    clean, video = (picture.image for picture in sample.pictures)
+    assert [shown.name for shown in sample.images] == ["train", "video_easy"] and not sample.problem
+    clean, video = (shown.image for shown in sample.images)
     assert clean.shape == video.shape == (24, 24, 3) and (clean != video).any()
     names = [view.name for view in sample.views]
     assert sorted(names) == ["crop + random conv", "crop + random overlay", "random crop to 20"]

@@ -19,6 +19,8 @@ playwright = pytest.importorskip("playwright.sync_api")
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
+CATCH_INTERVALS = "window.dues = []; window.setInterval = (due, ms) => window.dues.push([due, ms]);"
+"""Playwright's clock waits for its own call to end, forever if the call makes the page load itself again."""
 HOSTILE = "<img src=x onerror=pwned=1></script><script>pwned=1</script>"
 MODES = ("train", "color_hard", "video_easy")
 LEVELS = {"sac": 500.0, "soda": 800.0}
@@ -63,7 +65,7 @@ class Opened:
     """A page and what it complained about or asked for."""
 
     def __init__(
-        self, browser: Any, path: Path, width: int = 1280, scheme: str = "light", clock: bool = False
+        self, browser: Any, path: Path, width: int = 1280, scheme: str = "light", timers: bool = False
     ):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page = self.context.new_page()
@@ -72,8 +74,8 @@ class Opened:
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._asked)
-        if clock:  # time stands still until the test moves it
-            self.page.clock.install()
+        if timers:  # the page's intervals run when the test says so
+            self.page.add_init_script(CATCH_INTERVALS)
         self.page.goto(path.as_uri())
 
     def _asked(self, request: Any) -> None:
@@ -247,6 +249,76 @@ def test_tables_sort_by_click_and_keyboard(browser: Any, report: Path) -> None:
         assert column(page, "train") == ["510", "810"]
 
 
+BOARD, OVER_TASKS = "#board table >> nth=0", "#board table >> nth=1"
+
+
+def shown(page: Any, table: str) -> list[str]:
+    """The visible rows' methods and where their numbers come from."""
+    rows = page.locator(f"{table} >> tbody tr:visible").all()
+    return [
+        f"{row.locator('.method span >> nth=1').inner_text()}|{row.get_attribute('data-origin')}"
+        for row in rows
+    ]
+
+
+def test_leaderboard_is_filtered_and_sorted(browser: Any, report: Path) -> None:
+    with Opened(browser, report) as page:
+        page.select_option("#board-task", "walker_stand")
+        page.select_option("#board-mode", "video_easy")
+        methods = shown(page, BOARD)
+        assert "SODA (overlay)|run" in methods and "SimGRL|published" in methods
+        assert page.inner_text("#board-count").startswith(f"{len(methods)} of ")
+        values = [float(v.inner_text()) for v in page.locator(f"{BOARD} >> tbody tr:visible .value").all()]
+        assert values == sorted(values, reverse=True) and values[0] == 973  # SimGRL's
+        page.locator("#board thead button", has_text="Return").first.click()
+        page.locator("#board thead button", has_text="Return").first.click()
+        assert page.locator(f"{BOARD} >> tbody tr:visible .value").first.inner_text() == "125"
+        page.select_option("#board-origin", "run")
+        assert shown(page, BOARD) == ["SAC (RAD: random crop)|run", "SODA (overlay)|run"]
+        page.check("#board-comparable")
+        assert shown(page, BOARD) == [] and page.inner_text("#board-count").startswith("0 of ")
+        page.select_option("#board-origin", "published")
+        assert len(shown(page, BOARD)) > 5
+        page.fill("#board-search", "simg")
+        assert shown(page, BOARD) == ["SimGRL|published"]
+        page.select_option("#board-mode", "")
+        page.select_option("#board-task", "")
+        assert set(shown(page, BOARD)) == {"SimGRL|published"}
+        page.reload()
+        assert page.input_value("#board-search") == "simg" and page.is_checked("#board-comparable")
+        assert set(shown(page, BOARD)) == {"SimGRL|published"}
+
+
+def test_leaderboard_over_the_tasks_that_all_have(browser: Any, tmp_path: Path) -> None:
+    for task in ("walker_walk", "walker_stand"):
+        fabricate_run(
+            tmp_path / "runs" / task, task, "sac", returns={"video_hard": [500.0], "video_easy": [9.0]}
+        )
+    out = Reporter([tmp_path / "runs"], samples=False).write(tmp_path / "report.html").out
+    with Opened(browser, out) as page:
+        page.select_option("#board-mode", "video_hard")
+        rows = shown(page, OVER_TASKS)
+        assert rows[0] == "SimGRL|published" and "SAC (RAD: random crop)|run" in rows
+        assert page.locator("#board-set option").all_inner_texts() == ["walker_stand, walker_walk"]
+        page.check("#board-comparable")
+        assert "SAC (RAD: random crop)|run" not in shown(page, OVER_TASKS)
+
+
+def test_published_curves_are_thin_lines_over_frames(browser: Any, tmp_path: Path) -> None:
+    fabricate_run(tmp_path / "runs" / "a", "walker_stand", "sac", decisions=60_000, eval_every=20_000)
+    out = Reporter([tmp_path / "runs"], samples=False).write(tmp_path / "report.html").out
+    with Opened(browser, out) as page:
+        assert page.locator("#curves-chart .reference").count() == 0
+        assert "choose frames" in page.inner_text("#curves-note")
+        page.select_option("#curves-unit", "frames")
+        assert page.locator("#curves-chart .reference").count() == 2
+        assert "reported by DrQ-v2's authors" in page.inner_text("#curves-note")
+        ys = page.locator("#curves-chart .reference[data-series^=DrQ] .dot").count()
+        assert ys == 2  # 100,000 and 200,000 frames, not 500,000
+        page.select_option("#curves-what", "color_hard")
+        assert page.locator("#curves-chart .reference").count() == 0
+
+
 def test_tabs_by_keyboard(browser: Any, report: Path) -> None:
     with Opened(browser, report) as page:
         page.get_by_role("tab", name="all modes").focus()
@@ -266,7 +338,7 @@ def test_tabs_by_keyboard(browser: Any, report: Path) -> None:
 def test_every_control_is_reached_by_tab(browser: Any, report: Path) -> None:
     with Opened(browser, report) as page:
         seen: set[str] = set()
-        for _ in range(120):
+        for _ in range(200):
             page.keyboard.press("Tab")
             name = page.evaluate(
                 "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
@@ -275,6 +347,7 @@ def test_every_control_is_reached_by_tab(browser: Any, report: Path) -> None:
             if name == "BODY":
                 break
         assert {"theme", "curves-task", "curves-what", "curves-seeds", "gap-what", "profile-mode", "videos-run",
+                "board-task", "board-mode", "board-origin", "board-comparable", "board-search",
                 "videos-play", "videos-time", "plot", "key", "scroll", "tab-0-0", "SUMMARY"} <= seen  # fmt: skip
 
 
@@ -374,7 +447,7 @@ def test_live_page_loads_itself_again_and_stays_where_it_was(browser: Any, tmp_p
     fabricate_run(tmp_path / "runs" / "b", method="soda", returns={"train": [100.0], "color_hard": [50.0]})
     reporter = Reporter([tmp_path / "runs"], samples=False)
     reporter.write(out, reload_seconds=600)
-    opened = Opened(browser, out, clock=True)
+    opened = Opened(browser, out, timers=True)
     with opened as page:
         page.get_by_role("tab", name="color_hard").click()
         page.select_option("#curves-what", "color_hard")
@@ -384,8 +457,9 @@ def test_live_page_loads_itself_again_and_stays_where_it_was(browser: Any, tmp_p
         with (run / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         reporter.write(out, reload_seconds=600)
+        assert page.evaluate("dues.map(([_, ms]) => ms)") == [600_000]
         with page.expect_navigation():
-            page.clock.run_for(601_000)
+            page.evaluate("setTimeout(dues[0][0])")
         assert "2,345" in page.inner_text("#runs")
         assert page.evaluate("scrollY") == 700
         assert page.locator("[role=tab][aria-selected=true]").inner_text() == "color_hard"
@@ -393,5 +467,6 @@ def test_live_page_loads_itself_again_and_stays_where_it_was(browser: Any, tmp_p
         assert page.locator("#curves-chart path.line").count() == 1
         page.locator("#live").click()
         page.evaluate("mark = 1")
-        page.clock.run_for(2_000_000)
+        page.evaluate("dues[0][0]()")
+        page.wait_for_timeout(300)
         assert page.evaluate("mark") == 1  # switched off, it stands still

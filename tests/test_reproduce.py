@@ -13,13 +13,14 @@ import pytest
 from fabricated import fabricate_eval, fabricate_run
 
 from softaug.errors import UserError
+from softaug.methods import METHODS, Method
 from softaug.results.model import departures
 from softaug.results.paper import paper_result, paper_results
 from softaug.results.reading import RunRecord, find_runs, read_run
 from softaug.results.reproduce import formats
 from softaug.results.reproduce.collect import choose_media, describe_runs, make_cell, select
 from softaug.results.reproduce.curves import make_curve
-from softaug.results.reproduce.grids import ITEMS, FigureItem, SamplesItem, TableItem, make_items
+from softaug.results.reproduce.grids import ITEMS, LATER_ITEMS, FigureItem, SamplesItem, TableItem, make_items
 from softaug.results.reproduce.latex import escape, latex
 from softaug.results.reproduce.tables import TableResult, make_table
 from softaug.results.reproduce.writing import write_curves
@@ -77,7 +78,7 @@ def test_the_figures_compare_what_the_papers_do() -> None:
 
 def test_items_for_chosen_tasks() -> None:
     assert [item.name for item in make_items("all", ["walker_stand"])] == [
-        name for name in ITEMS if "robot" not in name
+        name for name in ITEMS if "robot" not in name and name not in LATER_ITEMS
     ]
     assert [item.name for item in make_items("all", ["robot_push"])] == ["robot", "robot-curves", "samples"]
     with pytest.raises(UserError, match="robot_push"):
@@ -314,6 +315,73 @@ def test_the_robots_table(tmp_path: Path) -> None:
     rows = formats.markdown(table)
     assert "never released: not comparable with the paper" in rows
     assert "21.3 ± 5.0" in rows and "no finished run yet" in rows and "-4.5 ± 1.1" in rows
+
+
+# Later work: numbers of others, each with who reports it
+
+
+def test_later_methods_stand_next_to_what_each_author_reports(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        fabricate_run(
+            tmp_path / str(seed), WALK, "soda_overlay", seed, returns={"video_hard": [400 + 2 * seed]}
+        )
+    item = one_table("later-methods", [WALK])
+    table = make_table(item, select(records(tmp_path), item.grid))
+    rows = [line.split("|")[1:-1] for line in formats.markdown(table).splitlines() if line.startswith("|")]
+    rows = [[part.strip().strip("*") for part in row] for row in rows]
+    column = rows[0].index("SODA (overlay)")
+    shown = {row[0]: row[column] for row in rows if row[0]}
+    assert shown[WALK] == "401 ± 1"
+    assert shown["as reported by the SODA paper"] == "381 ± 72"
+    assert shown["as reported by MaDi's authors"] == "214"
+    assert rows[0].count("SVEA (view not stated)") == 1  # none of our rows
+    assert ("video_hard", WALK, "svea") in table.cells and (WALK, "svea") not in item.grid
+    assert not any("svea_conv" in note for note in table.notes)
+    sources = [note for note in table.notes if note.startswith("as reported by")]
+    assert any("SGQN repository's results table" in note for note in sources)
+    published = list(csv.DictReader(io.StringIO(formats.published_csv(table))))
+    assert {row["reported_by"] for row in published if row["method"] == "sgqn"} == {
+        "SGQN's authors", "MaDi's authors",
+    }  # fmt: skip
+    assert all(row["source"] for row in published)
+    text = latex(table)
+    assert "as reported by MaDi's authors" in text and "(858$\\pm$37)" in text
+
+
+def test_a_method_without_a_row_is_only_reported_and_one_with_a_row_is_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("sgqn", "soda_sada"):
+        monkeypatch.delitem(METHODS, name, raising=False)
+    item = one_table("later-methods", [WALK])
+    assert "sgqn" in {method for _, _, method in item.cells}
+    assert "sgqn" not in {method for _, method in item.grid}
+    assert "soda_sada" not in {method for _, _, method in item.cells}  # nobody has numbers
+    monkeypatch.setitem(METHODS, "soda_sada", Method("soda_sada", "SODA (SADA)", weak="shift"))
+    item = one_table("later-methods", [WALK])
+    assert (WALK, "soda_sada") in item.grid and item.label("soda_sada") == "SODA (SADA)"
+
+
+def test_gb2_has_its_twelve_modes_and_says_when_settings_are_others(tmp_path: Path) -> None:
+    item = one_table("gb2")
+    assert len(item.panels) == 12 and item.panels[0].rows[-1].task == "cheetah_run"
+    fabricate_run(tmp_path / "a", WALK, "sac", returns={"rotate_hard": [100], "screen_video_hard": [50]})
+    item = one_table("gb2", [WALK])
+    table = make_table(item, select(records(tmp_path), item.grid))
+    by_key = {(cell["mode"], cell["method"]): cell for cell in formats.as_json(table)["cells"]}
+    assert by_key["rotate_hard", "sac"]["mean"] == 100 and not by_key["rotate_hard", "sac"]["published"]
+    # GB2's video_hard is a screen; neither its number nor DMControl-GB's may come under the other's name.
+    assert [n["mean"] for n in by_key["screen_video_hard", "sada"]["published"]] == [270]
+    assert {n["reported_by"] for n in by_key["color_hard", "sada"]["published"]} == {"SADA's authors"}
+    assert by_key["color_hard", "svea_overlay"]["published"] == []  # SVEA's is of DMControl-GB's settings
+    (said,) = [note for note in table.notes if note.startswith("ours are not comparable")]
+    assert "50 px instead of 84, action repeat 4 instead of 2, 12,000 instead of 1,000,000 frames" in said
+
+
+def test_distracting_modes_on_the_originals_tasks() -> None:
+    item = one_table("distracting")
+    assert {mode for mode, _, _ in item.cells} == {f"distracting_{s}" for s in ("easy", "medium", "hard")}
+    assert "reacher_easy" in {task for task, _ in item.grid} and not item.shows_published
 
 
 # Curves

@@ -262,7 +262,8 @@ def test_media_that_are_not_here_cost_only_their_evaluations(
         (["appendix", "--preset", "huge"], "paper, small"),
         (["appendix", "--seeds", "0", "--dry-run"], "at least 1"),
         (["appendix", "--episodes", "0"], "at least 1"),
-        (["appendix", "--media", "film"], "official, folder"),
+        (["appendix", "--media", "film"], "official, davis, folder"),
+        (["appendix", "--backend", "rey", "--only-existing"], "did you mean ray"),
         (["appendix", "--only-existing", "--dry-run"], "one of them"),
         (["appendix", "--only-existing", "--out", "OUT"], "does not exist"),
         (["appendix", "--only-existing", "--runs", "RUNS", "--preset", "paper"], "2 of preset small"),
@@ -340,3 +341,49 @@ def test_a_real_run_from_nothing_to_the_table(tmp_path: Path, capsys: pytest.Cap
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file()}
     assert main(words) == 0  # nothing is missing any more
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file()} == before
+
+
+def test_published_numbers_make_a_table_before_there_is_any_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    (written,) = run_json(capsys, "later-methods", "--only-existing", "--out", str(out))["items"]
+    assert {path.name for path in out.iterdir()} == {
+        "later-methods.csv", "later-methods-published.csv", "later-methods.md", "later-methods.tex",
+    }  # fmt: skip
+    (cell,) = [c for c in written["cells"] if (c["task"], c["method"]) == ("walker_stand", "simgrl")]
+    assert cell["published"][0]["mean"] == 932 and "mean" not in cell
+    assert main(["reproduce", "distracting", "--only-existing", "--out", str(out)]) == 2  # no numbers at all
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_later_items_are_planned_like_the_papers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--preset", "small", "--seeds", "1", "--tasks", "cheetah_run", "--dry-run"]
+    plan = run_json(capsys, "gb2", *flags, "--out", str(tmp_path))
+    assert {run["task"] for run in plan["missing"]} == {"cheetah_run"}
+    assert {"sac", "soda_overlay"} <= {run["method"] for run in plan["missing"]}
+    assert run_json(capsys, "gb2", *flags[2:], "--out", str(tmp_path))["preset"] == "gb2"  # its own settings
+    assert run_json(capsys, "later-methods", *flags[2:], "--out", str(tmp_path))["preset"] == "paper"
+
+
+def test_published_curves_are_drawn_over_frames_where_the_task_matches(tmp_path: Path) -> None:
+    long = {"decisions": 30_000, "eval_every": 10_000}
+    fabricate_run(tmp_path / "a", "walker_stand", "sac", **long)  # 120,000 frames
+    fabricate_run(tmp_path / "b", "cartpole_swingup", "sac")  # 24,000: too short to say anything
+    records = [read_run(path) for path in find_runs([tmp_path])]
+    modes = {"train": "training", "color_hard": "colors"}
+    figure = learning_curves(records, modes=modes, published=True)
+    panels = {axis.get_title(): axis for axis in figure.axes[:2]}
+    lines = panels["walker_stand"].get_lines()
+    assert [line.get_xdata().tolist() for line in lines[1:]] == [[100_000, 200_000, 500_000]] * 2
+    assert (
+        lines[1].get_ydata().tolist() == [324, 677, 957]
+        and lines[1].get_linewidth() < lines[0].get_linewidth()
+    )
+    assert lines[0].get_xdata()[-1] == 120_000 and panels["walker_stand"].get_xlim()[1] < 130_000
+    assert len(panels["cartpole_swingup"].get_lines()) == 1
+    assert [len(axis.get_lines()) for axis in figure.axes[2:]] == [1, 1]  # not in the test mode
+    assert figure.axes[2].get_xlabel() == "frames"
+    assert any("as reported by MR.Q's authors" in text.get_text().replace("\n", " ") for text in figure.texts)
+    plain = learning_curves(records, modes=modes)
+    assert plain.axes[2].get_xlabel() == "decisions" and len(plain.axes[0].get_lines()) == 1

@@ -1,4 +1,4 @@
-"""A run killed with SIGKILL at any moment and resumed ends like one never interrupted, bit for bit."""
+"""A run killed with SIGKILL at any time and resumed ends like one never interrupted, bit for bit."""
 
 import json
 import multiprocessing
@@ -61,7 +61,7 @@ RUNS = {
 @pytest.mark.parametrize(
     "name", ["wrapping", *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS if name != "wrapping")]
 )
-def test_killed_at_random_moments(tmp_path: Path, name: str, rng: np.random.Generator):
+def test_killed_at_random_times(tmp_path: Path, name: str, rng: np.random.Generator):
     overrides, terminates = RUNS[name]
     config = tiny_config(**overrides)
     reference = in_process(config, tmp_path / "reference", terminates=terminates)
@@ -145,7 +145,7 @@ def test_an_interrupted_run_saves_says_how_to_go_on_and_ends_the_same(
         result = train(config, tmp_path / "run", env_factory=DotFactory(), images=FakeImages())
     assert not result.finished and result.updates == at_update + 1
     assert signal.getsignal(signal.SIGINT) is before
-    assert f"go on with: softaug train --resume {tmp_path / 'run'}" in capsys.readouterr().err
+    assert f"continue with: softaug train --resume {tmp_path / 'run'}" in capsys.readouterr().err
     last = checkpoint.find_checkpoint(tmp_path / "run")
     assert int(last.name) == result.decisions and result.decisions % config.checkpoint_every
     train(config, tmp_path / "run", env_factory=DotFactory(), images=FakeImages(), resume=True, quiet=True)

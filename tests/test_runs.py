@@ -58,7 +58,7 @@ def test_the_chosen_checkpoint_is_read(run: Path, name: str, seed: int, decision
 def test_the_policy_takes_the_agents_mean_action(run: Path) -> None:
     policy = load_policy(run)
     agent = agent_of(tiny_config(), 2)
-    crop = observation()[:, 1:-1, 1:-1].copy()  # the centre crop of 12 to 10
+    crop = observation()[:, 1:-1, 1:-1].copy()  # the center crop of 12 to 10
     with torch.no_grad():
         mean, _ = agent.sac.actor(agent.sac.encoder(torch.from_numpy(crop)[None]))
     np.testing.assert_allclose(policy.act(observation()), torch.tanh(mean)[0].numpy(), atol=1e-6)

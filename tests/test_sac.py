@@ -287,6 +287,54 @@ def test_strong_views_reach_exactly_what_the_row_says(method, monkeypatch, devic
     assert poison.calls == 2 * in_rl + both + (row.auxiliary_sees == "strong")
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_sadas_q_judges_actions_on_the_weak_view_alone(shares, monkeypatch, device):
+    """With a strong view of NaN, critic and actor lose their way; with finite actions the actor's Q is finite."""
+    agent = tiny_agent("sada", share_features=shares, device=device)
+    agent.strong = Poison()
+    batch = agent.sample(replay_for("sada"))
+    assert agent.bellman_target(batch).isfinite().all()
+    arguments = (batch.actor, agent.generator, agent.shared_features(batch), batch.actor_too)
+    actor_loss, _, entropy = agent.sac.actor_losses(*arguments)
+    assert actor_loss.isnan() and entropy.isnan()
+    seen_by_actor = []
+
+    def blind(features: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        seen_by_actor.append(features)
+        return torch.zeros(len(features), ACTION_DIM, device=device), torch.ones(
+            len(features), 1, device=device
+        )
+
+    monkeypatch.setattr(agent.sac.actor, "sample", blind)
+    assert agent.sac.actor_losses(*arguments)[0].isfinite()
+    weak, strong = seen_by_actor[0].chunk(2)
+    assert weak.isfinite().all() and strong.isnan().all()
+    values = agent.sac.critic_values(batch.critic, batch.batch.action, batch.critic_too)
+    assert [bool(q1.isnan().all()) for q1, _ in values] == [False, True]
+
+
+def test_sadas_losses_by_hand(device):
+    sac, draws = tiny_agent("sada", device=device).sac, (generator(device, 4), generator(device, 4))
+    weak, strong, target = view(device, seed=0), view(device, seed=1), normal(5, 1, seed=1, device=device)
+    with torch.no_grad():
+        errors = [
+            float(F.mse_loss(q, target)) for each in (weak, strong) for q in sac.critic(sac.encoder(each), actions(device))
+        ]  # fmt: skip
+        loss = sac.critic_loss(weak, actions(device), target, strong_view=strong)
+        assert float(loss) == pytest.approx(0.5 * (sum(errors[:2]) / 2 + sum(errors[2:]) / 2), rel=1e-5)
+        # The actor: each action, of whichever view, is judged on the weak one; alpha's loss is over both halves.
+        features = [sac.encoder(each) for each in (weak, strong)]
+        action, log_prob = sac.actor.sample(torch.cat(features), draws[0])
+        naive = 0.0
+        for i in range(10):
+            one = slice(i % 5, i % 5 + 1)
+            q1, q2 = sac.critic(features[0][one], action[i : i + 1])
+            naive += (0.1 * float(log_prob[i]) - min(float(q1), float(q2))) / 10
+        actor_loss, alpha_loss, _ = sac.actor_losses(weak, draws[1], strong_view=strong)
+    assert float(actor_loss) == pytest.approx(naive, rel=1e-4, abs=1e-5)
+    assert float(alpha_loss) == pytest.approx(0.1 * (-float(log_prob.mean()) + ACTION_DIM), rel=1e-5)
+
+
 def test_strong_rl_views_are_drawn_for_observation_and_next_observation_apart(device):
     """The same pixels would look different in both: each call takes new draws from the generator."""
     agent = tiny_agent("sac_conv", device=device)

@@ -1,4 +1,4 @@
-"""SODA beside Stable-Baselines3's learners, with the real library at tiny sizes."""
+"""SODA next to Stable-Baselines3's learners, with the real library at tiny sizes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def floats(seed: int = 0) -> gymnasium.Env:
     return Seen(dot(seed), lambda o: o.astype(np.float32) / 255, box((3, SIZE, SIZE), 1.0, np.float32))
 
 
-def grey(seed: int = 0) -> gymnasium.Env:
+def gray(seed: int = 0) -> gymnasium.Env:
     env = DotEnv("train", seed, frame_stack=2, size=SIZE)
     return Seen(env, lambda o: o[:4], box((4, SIZE, SIZE)))
 
@@ -216,7 +216,7 @@ def test_soda_reads_the_learners_clean_data_and_leaves_it_as_it_is(kind):
     views = torch.cat(watching.views)
     assert len(views) > 6
     for view in (views * 255).round().to(torch.uint8):
-        assert view.numpy().tobytes() in given  # not augmented, not normalised twice, not an empty slot
+        assert view.numpy().tobytes() in given  # not augmented, not normalized twice, not an empty slot
     for before, after in watching.buffers:
         assert before.keys() == after.keys()
         for name in before:
@@ -279,7 +279,7 @@ def test_float_images_are_taken_as_they_are():
 
 
 def test_grey_frames():
-    model, soda = make_model("ppo", vector_env(grey)), make_soda()
+    model, soda = make_model("ppo", vector_env(gray)), make_soda()
     model.learn(12, callback=soda)
     assert soda.soda_updates == 2
     obs = torch.randint(256, (5, 4, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -370,7 +370,7 @@ def test_policies_and_observations_without_an_encoder_are_refused():
         learn_with(PPO("MultiInputPolicy", env, n_steps=8, batch_size=8, device="cpu"))
 
 
-def test_normalised_observations_are_refused():
+def test_normalized_observations_are_refused():
     env = VecNormalize(vector_env(floats), norm_obs=True)
     model = make_model("ppo", env, policy_kwargs={
         **SMALL, "normalize_images": False,

@@ -152,13 +152,13 @@ def test_psi_starts_as_a_copy_of_theta_and_shares_nothing_with_it(device):
 
 def test_minimising_the_loss_aligns_the_views(device):
     task, obs = tiny_task(device), pixels(16, 6, 16, 16, device=device)
-    optimiser = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=3e-3)
+    optimizer = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=3e-3)
     losses = []
     for step in range(60):
         loss = task.loss(obs, generator(device, step))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         task.update_target()
         losses.append(float(loss.detach()))
     assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
@@ -222,12 +222,12 @@ def test_a_foreign_encoder_learns_from_raw_uint8_pixels(weak, device):
     task = SodaTask(encoder, RandomConv(), obs_shape=(6, 12, 12), weak=weak, projection_dim=5, tau=0.01)
     size = 12 if weak is None else 16
     before = snapshot(encoder)
-    optimiser = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=3e-4)
+    optimizer = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], lr=3e-4)
     loss = task.loss(pixels(8, 6, size, size, device=device), generator(device))
     loss.backward()
     assert 0 <= float(loss.detach()) <= 4
     assert with_gradient(task.g_theta) and with_gradient(task.h_theta) and without_gradient(task.f_psi)
-    optimiser.step()
+    optimizer.step()
     task.update_target()
     assert not same(snapshot(encoder), before)
     assert int(task.f_psi.norm.num_batches_tracked) == int(encoder.norm.num_batches_tracked) == 1

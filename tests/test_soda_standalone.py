@@ -1,4 +1,4 @@
-"""SodaTask beside anyone's learner: its own step, conventions of input, saving, and clear refusals."""
+"""SodaTask next to anyone's learner: its own step, conventions of input, saving, and clear refusals."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_step_is_loss_adam_and_the_moving_average(encoder, device):
     torch.manual_seed(1)
     one, two = (make_task(encoder(), device=device) for _ in range(2))
     two.load_state_dict(one.state_dict())
-    optimiser = torch.optim.Adam([p for p in two.parameters() if p.requires_grad], 3e-3)
+    optimizer = torch.optim.Adam([p for p in two.parameters() if p.requires_grad], 3e-3)
     draws = generator(device)
     for i in range(4):
         returned = one.step(batch(i))
         loss = two.loss(batch(i).to(device), draws)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         two.update_target()
         assert_same_on(device, returned, loss.detach(), AFTER_UPDATES)
         assert not returned.requires_grad
@@ -133,8 +133,8 @@ def test_frozen_parts_of_the_encoder_stay(device):
     assert same(snapshot(encoder[0]), frozen) and not same(snapshot(encoder[2]), free)
 
 
-def test_a_foreign_learner_with_soda_becomes_less_sensitive_to_colour(device):
-    """The whole point, in small: after SODA, features of a recoloured picture are nearer to the picture's own."""
+def test_a_foreign_learner_with_soda_becomes_less_sensitive_to_color(device):
+    """The whole point, in small: after SODA, features of a recolored image are nearer to the image's own."""
     encoder = maps_encoder()
     task, seen = make_task(encoder, lr=1e-2, device=device), batch(7).to(device)
     views = RandomConv()(seen, generator(device, 5))

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import DotEnv
+from fakes import SIZE, DotEnv
 
+from softaug.envs.observations import FrameStack
 from softaug.errors import UserError
 from softaug.training.stepper import InProcessStepper, ProcessStepper, make_stepper
 
@@ -89,6 +90,22 @@ def test_both_steppers_give_the_same(child):
         }
     )
     assert_same(episode(here), episode(child))
+
+
+def test_a_decision_brings_one_frame_and_not_the_stack(child):
+    """The newest of what the environment's own stack shows; the loop stacks them again."""
+    env = DotEnv(seed=1)
+    expected, _ = env.reset(seed=3)
+    stack = FrameStack(child.observation_space.shape)
+    frame, _ = child.reset(seed=3)
+    assert frame.shape == (SIZE, SIZE, 3)
+    np.testing.assert_array_equal(stack.begin(frame), expected)
+    for _ in range(3):
+        action = np.array([0.5, -0.2], np.float32)
+        child.send(action)
+        frame = child.receive()[0]
+        assert frame.shape == (SIZE, SIZE, 3)
+        np.testing.assert_array_equal(stack.add(frame), env.step(action)[0])
 
 
 def test_the_state_moves_between_steppers(child):
@@ -219,7 +236,7 @@ def test_both_steppers_give_the_same_on_a_real_environment():
     try:
         assert here.facts["action_repeat"] == child.facts["action_repeat"] == 16
         assert_same(episode(here, decisions=70), episode(child, decisions=70))  # past an episode's end
-        # What was saved here goes on there.
+        # What was saved here continues there.
         _, state = episode(here, decisions=15)
         child.set_state(state)
         for _ in range(10):

@@ -18,6 +18,7 @@ from softaug import cli
 from softaug.config import make_config, read_config
 from softaug.errors import UserError
 from softaug.learning.agent import Agent
+from softaug.methods import get_method
 from softaug.storage import checkpoint
 from softaug.training import log, preparation
 from softaug.training.loop import Diverged, evaluation_seed, tensors_in
@@ -212,10 +213,25 @@ def test_a_pixel_task_is_learned_and_soda_generalises(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "method", ["sac_conv", "curl", "pad", "soda_conv", "soda_both_overlay", "svea_overlay", "drq"]
+    "method",
+    [
+        "sac_conv",
+        "curl",
+        "pad",
+        "soda_conv",
+        "soda_both_overlay",
+        "svea_overlay",
+        "drq",
+        "sada",
+        "simgrl",
+        "sgqn",
+        "madi",
+        "soda_sada",
+        "soda_simgrl",
+    ],
 )
 def test_every_kind_of_method_runs(tmp_path: Path, method: str, device: str):
-    crop_size = 12 if method in ("svea_overlay", "drq") else 10
+    crop_size = 10 if get_method(method).crops else 12
     config = tiny_config(
         method=method,
         decisions=66,
@@ -232,7 +248,7 @@ def test_every_kind_of_method_runs(tmp_path: Path, method: str, device: str):
 
 
 def test_a_directory_with_a_run_is_not_overwritten(finished: Path):
-    with pytest.raises(UserError, match="already holds a run; go on with it by --resume"):
+    with pytest.raises(UserError, match="already holds a run; continue it with --resume"):
         run(tiny_config(), finished)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,12 @@ import pytest
 
 from softaug import cli, trust
 from softaug.config import Config, make_config, write_config
-from softaug.envs.custom.loading import load_callable, run_directory_of, source_facts
+from softaug.envs.custom.loading import load_callable, source_facts
 from softaug.errors import UserError
 from softaug.evaluation.diagnose import diagnose
 from softaug.learning.agent import make_agent
 from softaug.storage import checkpoint
+from softaug.storage.run_files import run_directory_of
 from softaug.training.run import train
 
 EVIL = "import pathlib\npathlib.Path({marker!r}).touch()\ndef go():\n    pathlib.Path({marker!r}).touch()\n"
@@ -174,3 +176,23 @@ def test_the_current_directory_is_not_on_the_path_inside_a_run(
     monkeypatch.syspath_prepend(str(run))
     with pytest.raises(UserError, match="nothing in a run directory is imported"):
         load_callable("inside_run_module:go")
+
+
+def test_commands_inside_a_run_import_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in this process nor in those it starts, which Python gives the current directory as the first place."""
+    shared_run(tmp_path / "run", "inside_run_module:go")
+    marker = tmp_path / "imported"
+    (tmp_path / "run" / "queue.py").write_text(EVIL.format(marker=str(marker)))
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert cli.main(["eval", "nothing"]) == 2
+    assert "" in sys.path and not os.environ["PYTHONSAFEPATH"], "elsewhere everything is as it was"
+    monkeypatch.chdir(tmp_path / "run")
+    assert cli.main(["eval", "nothing"]) == 2
+    assert "" not in sys.path
+    if sys.version_info >= (3, 11):
+        subprocess.run([sys.executable, "-c", "import queue; queue.Queue"], check=True)
+        assert not marker.exists()

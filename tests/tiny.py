@@ -31,9 +31,11 @@ SIZES: dict[str, Any] = {
 
 def tiny_method(method: str, **overrides: Any) -> Config:
     """`method` with its paper's numbers and schedules, but tiny sizes."""
-    sizes = dict(SIZES)
-    if make_config(method=method).row.weak == "shift":
+    sizes, paper = dict(SIZES), make_config(method=method)
+    if not paper.row.crops:
         del sizes["image_size"]
+    if paper.frame_layers:
+        sizes["frame_layers"] = 1
     return make_config(method=method, **{**sizes, **overrides})
 
 

@@ -4,6 +4,7 @@
     env = softaug.make_env("walker_walk", mode="video_hard", seed=0)     # a Gymnasium environment
     softaug.train(softaug.make_config("walker_stand", "soda", "small"), "runs/first")
     policy = softaug.load_policy("runs/first")
+    softaug.evaluate("policy.onnx", task="walker_walk")                  # a policy of your own, in the test modes
 
 Names are imported when first used; ``gymnasium.make("softaug/walker_walk-video_hard-v0")`` works after the import.
 """
@@ -23,8 +24,8 @@ from softaug.versions import VERSION
 
 if TYPE_CHECKING:
     from softaug.config import Config, make_config
-    from softaug.evaluation.evaluate import evaluate
     from softaug.evaluation.runs import load_policy
+    from softaug.integrations.any_policy import evaluate
     from softaug.learning.agent import make_agent
     from softaug.learning.auxiliary.soda import SodaTask
     from softaug.training.run import train
@@ -36,7 +37,7 @@ __all__ = ["Config", "SodaTask", "evaluate", "load_policy", "make_agent", "make_
 _HOMES = {
     "Config": "config",
     "SodaTask": "learning.auxiliary.soda",
-    "evaluate": "evaluation.evaluate",
+    "evaluate": "integrations.any_policy",
     "load_policy": "evaluation.runs",
     "make_agent": "learning.agent",
     "make_config": "config",

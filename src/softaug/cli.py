@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import softaug
 from softaug.errors import UserError, did_you_mean, unknown
 from softaug.files import check_name
 from softaug.starting import imports_end_at_ctrl_c
+from softaug.storage.run_files import run_directory_of
 from softaug.versions import VERSION
 
 COMMANDS = {
@@ -27,10 +29,12 @@ COMMANDS = {
     "tune": "search hyperparameters for your tasks, and write the best as a preset file",
     "eval": "returns of a trained agent in the test distributions",
     "play": "record a video of a trained agent",
+    "lab": "change the world live in the browser, and watch policies cope",
     "diagnose": "how far features and actions move when only the appearance of a state changes",
     "report": "one HTML page about runs: tables, curves, videos",
     "reproduce": "the paper's tables and figures; missing runs are trained",
     "export": "write encoder and policy as ONNX or TorchScript",
+    "zoo": "list, get or add trained policies; zoo:NAME is accepted wherever a run is",
     "gallery": "images of every task in every mode",
     "data": "list, register, check or download images and videos",
     "bench": "measure speed on this machine",
@@ -96,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     try:
+        import_nothing_from_a_run()
         with imports_end_at_ctrl_c():
             args = build_parser(chosen).parse_args(arguments)
         _check_names(args)
@@ -117,6 +122,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("softaug: interrupted", file=sys.stderr)
         return 130
+
+
+def import_nothing_from_a_run() -> None:
+    """A run directory may come from somebody else: if this is one, its files are no modules.
+
+    Python puts the current directory on the path of `python -m` and of the processes that are started from here.
+    """
+    try:
+        here = Path.cwd()
+    except OSError:  # deleted
+        return
+    if run_directory_of(here) is not None:
+        sys.path[:] = [place for place in sys.path if place not in ("", str(here))]
+        os.environ["PYTHONSAFEPATH"] = "1"  # Python 3.11 and newer read it
 
 
 def _check_names(args: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ LONGEST_NAME = 255
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a small file: whoever looks sees the old or the new content, also after a crash or power cut.
+    """Write a small file: a reader sees the old or the new content, also after a crash or power cut.
 
     A symbolic link is followed: its target is written. See `output_file` for what is refused.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -17,7 +18,10 @@ from typing import Any, Literal, get_args
 from softaug.errors import UserError, unknown
 
 Sees = Literal["weak", "strong"]
-CriticSees = Literal["weak", "strong", "both"]
+SeesBoth = Literal["weak", "strong", "both"]
+CriticSees = Literal["weak", "strong", "both", "masked"]
+TargetSees = Literal["weak", "strong", "raw"]
+CriticLoss = Literal["sum", "mean", "consistency"]
 Shares = Literal["encoder", "trunk"]
 Line = Literal["solid", "dashed", "dotted", "dashdot"]
 Hue = Literal["ink", "blue", "sky", "orange", "gold", "green", "teal", "pink", "brown"]
@@ -38,8 +42,14 @@ VIEWS: dict[str, View] = {
     "shift": View(),
     "conv": View(),
     "overlay": View(uses_images=True),
+    "conv_overlay": View(uses_images=True),
+    "rotate": View(),
+    "large_shift": View(),
+    "rotate_shift": View(),
+    "sada": View(uses_images=True),
+    "moving_overlay": View(uses_images=True),
 }
-AUXILIARY_TASKS: set[str] = {"soda", "curl", "inverse_dynamics"}
+AUXILIARY_TASKS: set[str] = {"soda", "curl", "inverse_dynamics", "sgqn"}
 """The names that `learning.auxiliary.registry` can build."""
 
 
@@ -63,11 +73,18 @@ class Method:
     strong: str | None = None
     """The view that is made from the weak one, for those of the next four fields that say so."""
     critic_sees: CriticSees = "weak"
-    """Of the observation. ``both``: half of the loss on each view (SVEA)."""
-    actor_sees: Sees = "weak"
-    """Of the observation."""
-    target_sees: Sees = "weak"
-    """What the Bellman target sees of the next observation."""
+    """Of the observation. ``both``: half of the loss on each view (SVEA). ``masked``: the weak view, and what is left of it
+    inside its saliency mask (SGQN)."""
+    actor_sees: SeesBoth = "weak"
+    """Of the observation. ``both``: it acts on each view, and Q judges all actions on the weak one (SADA)."""
+    critic_loss: CriticLoss = "sum"
+    """Of the squared errors of both Q functions, their sum. ``mean``: half of it (SADA). ``consistency``: of the first view's,
+    plus how far the second view's values lie from the first's (SGQN)."""
+    target_sees: TargetSees = "weak"
+    """What the Bellman target sees of the next observation. ``raw``: its centre crop, neither cropped nor shifted at random
+    (MaDi)."""
+    masker: bool = False
+    """Whether the encoder sees each frame through a learned soft mask (MaDi)."""
     auxiliary: str | None = None
     """The auxiliary task, one of `AUXILIARY_TASKS`."""
     auxiliary_sees: Sees = "weak"
@@ -79,6 +96,14 @@ class Method:
     """Whether the policy continues to learn at test time (PAD)."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     """The hyper-parameters in which the method's paper departs from the defaults of `softaug.config.Config`."""
+    paper_preset: str = "paper"
+    """The preset that holds the setting of the method's own paper: ``--preset paper`` means this one."""
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """In which numbers the method's paper departs from `numbers` on a task."""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the method needs otherwise under a preset; wins over the preset's numbers."""
+    foreign: bool = False
+    """A policy that was made elsewhere (`policy:NAME`): it is evaluated, never trained."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.title)
@@ -87,7 +112,7 @@ class Method:
     @property
     def strong_in_rl(self) -> bool:
         """Whether RL sees the strong view anywhere."""
-        return {self.critic_sees, self.actor_sees, self.target_sees} != {"weak"}
+        return not {"strong", "both"}.isdisjoint((self.critic_sees, self.actor_sees, self.target_sees))
 
     @property
     def uses_images(self) -> bool:
@@ -101,15 +126,16 @@ class Method:
 
 
 def _check(row: Method) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", row.name):
+    if not row.foreign and not re.fullmatch(r"[a-z][a-z0-9_]*", row.name):
         raise UserError(f"a method cannot be called {row.name!r}; use small letters, digits and _")
     if not re.fullmatch(r"#[0-9a-fA-F]{6}", row.colour):
         raise UserError(f"the colour of {row.name} must be written as #rrggbb, not {row.colour!r}")
     chosen: dict[str, tuple[Any, tuple[str, ...]]] = {
         "weak view": (row.weak, tuple(VIEWS)),
         "critic_sees": (row.critic_sees, get_args(CriticSees)),
-        "actor_sees": (row.actor_sees, get_args(Sees)),
-        "target_sees": (row.target_sees, get_args(Sees)),
+        "actor_sees": (row.actor_sees, get_args(SeesBoth)),
+        "critic_loss": (row.critic_loss, get_args(CriticLoss)),
+        "target_sees": (row.target_sees, get_args(TargetSees)),
         "auxiliary_sees": (row.auxiliary_sees, get_args(Sees)),
         "auxiliary_shares": (row.auxiliary_shares, get_args(Shares)),
         "line": (row.line, get_args(Line)),
@@ -127,6 +153,10 @@ def _check(row: Method) -> None:
             f"{row.name} must either have a strong view that critic, actor, target or auxiliary task see, or none; "
             f"correct `strong` ({row.strong}) or the fields that end in `_sees`"
         )
+    if row.critic_loss == "consistency" and row.critic_sees not in ("both", "masked"):
+        raise UserError(
+            f"the consistency loss of {row.name} compares two views; give critic_sees='both' or 'masked'"
+        )
     if row.auxiliary is None and (row.auxiliary_sees, row.auxiliary_shares) != ("weak", "encoder"):
         raise UserError(
             f"{row.name} has no auxiliary task, so leave out auxiliary_sees and auxiliary_shares, or name the task"
@@ -136,10 +166,40 @@ def _check(row: Method) -> None:
 SODA_NUMBERS = {"aux_batch_size": 256, "aux_every": 2, "aux_lr": 3e-4, "soda_tau": 0.005}
 CURL_NUMBERS = {"aux_batch_size": 128, "aux_every": 1, "aux_lr": 1e-3}
 PAD_NUMBERS = {"aux_batch_size": 128, "aux_every": 2, "aux_lr": 1e-3}
+SGQN_NUMBERS = {"aux_every": 2, "aux_lr": 3e-4, "sgqn_quantile": 0.95}
+SGQN_THIN = {"sgqn_quantile": 0.98, "critic_weight_decay": 1e-5}
+"""For tasks whose objects are small."""
+SIMGRL_NUMBERS = {"frame_join": "features"}
+SADA_NUMBERS = {"share_features": True, "actor_every": 1, "target_every": 1}
+# Each frame alone through three convolutions of 16, then eight of 32 on all of them.
+SIMGRL_TRUNK: dict[str, dict[str, Any]] = {
+    "paper": {"filters": (16,) * 3 + (32,) * 8, "strides": (2,) + (1,) * 10, "frame_layers": 3},
+    "small": {"frame_layers": 1},
+    "gb2": {"frame_layers": 1},
+}
 
 STRONG_RL: dict[str, Any] = {"critic_sees": "strong", "actor_sees": "strong", "target_sees": "strong"}
 SODA: dict[str, Any] = {"auxiliary": "soda", "auxiliary_sees": "strong", "numbers": SODA_NUMBERS}
 SVEA: dict[str, Any] = {"weak": "shift", "critic_sees": "both"}
+SGQN: dict[str, Any] = {
+    "weak": "shift",
+    "critic_sees": "masked",
+    "critic_loss": "consistency",
+    "auxiliary": "sgqn",
+    "auxiliary_sees": "strong",
+    "numbers": SGQN_NUMBERS,
+    "tasks": {"cartpole_swingup": SGQN_THIN, "ball_in_cup_catch": SGQN_THIN},
+}
+SADA: dict[str, Any] = {
+    "weak": "shift",
+    "critic_sees": "both",
+    "actor_sees": "both",
+    "critic_loss": "mean",
+    "numbers": SADA_NUMBERS,
+    "paper_preset": "gb2",
+    # The targets move at every update: half a step each keeps the preset's speed.
+    "presets": {"small": {"critic_tau": 0.015, "encoder_tau": 0.025}},
+}
 
 # Colours are distinguishable with colour-blindness (after Okabe and Ito).
 METHODS: dict[str, Method] = {
@@ -158,6 +218,12 @@ METHODS: dict[str, Method] = {
         Method("drq", "DrQ", "", "#332288", "dashdot", "brown", weak="shift"),
         Method("svea_conv", "SVEA (conv)", "", "#117733", "dotted", "teal", strong="conv", **SVEA),
         Method("svea_overlay", "SVEA (overlay)", "", "#882255", "dashdot", "teal", strong="overlay", **SVEA),
+        Method("sada", "SADA", "", "#cc3311", "solid", "gold", strong="sada", **SADA),
+        Method("simgrl", "SimGRL", "", "#44aa99", "solid", "teal", strong="moving_overlay", **SVEA, numbers=SIMGRL_NUMBERS, presets=SIMGRL_TRUNK),
+        Method("sgqn", "SGQN", "", "#aa4499", "solid", "pink", strong="overlay", **SGQN),
+        Method("madi", "MaDi", "", "#999933", "solid", "brown", strong="overlay", **SVEA, target_sees="raw", masker=True),
+        Method("soda_sada", "SODA (SADA's views)", "", "#661100", "dashdot", "blue", strong="sada", **SODA),
+        Method("soda_simgrl", "SODA (SimGRL's trunk and overlay)", "SODA (SimGRL)", "#6699cc", "dashed", "blue", strong="moving_overlay", **SODA | {"numbers": SODA_NUMBERS | SIMGRL_NUMBERS}, presets=SIMGRL_TRUNK),
     )
 }  # fmt: skip
 
@@ -202,8 +268,35 @@ def _import_plugins() -> None:
             ) from None
 
 
+FOREIGN = "policy:"
+"""Before the name of a policy that was made elsewhere, so that it cannot be taken for one of the methods."""
+POLICY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._+()-]{0,58}[A-Za-z0-9+)])?")
+
+
+def foreign_method(name: str) -> Method:
+    """The row of the policy called `name`, which was made elsewhere. It is not in the table: files name it."""
+    if not POLICY_NAME.fullmatch(name):
+        raise UserError(
+            f"a policy cannot be called {name!r:.80}; use at most 60 letters, digits, spaces and ._+()-, beginning "
+            "with a letter or digit"
+        )
+    # Files hold only the name, so that is where its colour comes from.
+    number = zlib.crc32(name.encode())
+    colour, hue = FOREIGN_COLOURS[number % len(FOREIGN_COLOURS)]
+    # `shift` is a view that keeps the image's size, as a policy that gets whole observations does.
+    return Method(FOREIGN + name, name, name, colour, "dotted", hue, weak="shift", foreign=True)
+
+
+FOREIGN_COLOURS: tuple[tuple[str, Hue], ...] = (
+    ("#4d4d4d", "ink"), ("#0072b2", "blue"), ("#009e73", "green"), ("#e69f00", "gold"), ("#cc79a7", "pink"),
+    ("#8c510a", "brown"), ("#117733", "teal"),
+)  # fmt: skip
+
+
 def get_method(name: str) -> Method:
     """The row called `name` (or its alias); an unknown name raises an error that lists the valid ones."""
+    if name.startswith(FOREIGN):
+        return foreign_method(name.removeprefix(FOREIGN))
     row = METHODS.get(ALIASES.get(name, name))
     if row is None:
         _import_plugins()

@@ -36,14 +36,40 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 5_000,
         "eval_episodes": 5,
         "checkpoint_every": 2_500,
-        # The other core steps the environment and computes next to this one (overlap.py); two torch threads were no
-        # faster, and far slower on a busy machine.
+        # The other core steps the environment; two torch threads were no faster, and far slower on a busy machine.
         "threads": 1,
+    },
+    # DMControl-GB2's (and SADA's) own: 1,000,000 frames. Methods that crop render at 100 pixels, others at 84.
+    "gb2": {
+        "decisions": 500_000,
+        "action_repeat": 2,
+        "crop_size": 84,
+        "filters": (32,) * 4,
+        "strides": (2, 1, 1, 1),
+        "conv_init": "orthogonal",
+        "pixel_offset": 0.5,
+        "final_relu": True,
+        "share_features": True,
+        "projection_dim": 50,
+        "hidden_dim": 1024,
+        "batch_size": 256,
+        "random_decisions": 2_000,
+        "initial_updates": 0,
+        "update_every": 2,
+        "actor_lr": 5e-4,
+        "critic_lr": 5e-4,
+        "alpha_lr": 5e-4,
+        "alpha_beta": 0.9,
+        "actor_every": 1,
+        "target_every": 1,
+        "critic_tau": 0.01,
+        "encoder_tau": 0.01,
+        "eval_modes": ("train", "color_hard", "rotate_hard"),
     },
 }  # fmt: skip
 
 # With the paper's discount of 0.99 not even a SAC that sees positions learned to push, and without many random pushes
-# to learn from before it acts one that sees pictures keeps away from the cube (docs/robot_push.md).
+# to learn from before it acts one that sees images keeps away from the cube (docs/robot_push.md).
 _SMALL_ROBOT_PUSH = {
     "decisions": 80_000,
     "discount": 0.95,

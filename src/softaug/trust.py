@@ -23,7 +23,7 @@ from softaug.storage.run_files import RunFiles
 
 
 def require_trust(run: Path, config: Config, *, trust: bool = False) -> None:
-    """Refuse to go on with a run whose config names code, unless it was trained here or `trust` is given."""
+    """Refuse a run whose config names code, unless it was trained here or `trust` is given."""
     if config.own_env and not trust and not is_recorded(run, config):
         names = ", ".join(dict.fromkeys(config.own_modes.values()))
         raise UserError(

@@ -4,7 +4,7 @@ import numpy as np
 
 from softaug.envs.robot_push.task import MAX_DISPLACEMENT, WORKSPACE_HIGH, WORKSPACE_LOW
 
-CLEAR = 0.095  # between tip and cube's centre: any side of the cube passes
+CLEAR = 0.095  # between tip and cube's center: any side of the cube passes
 BEHIND = 0.075  # from where a push begins
 
 

@@ -34,7 +34,7 @@ def row(mode, **times):
         "video_frame": 0.0,
         "rest": 0.0,
     }
-    return bench.Row(task="walker_walk", mode=mode, reset=20.0, **{**parts, **times})
+    return bench.Timings(task="walker_walk", mode=mode, reset=20.0, **{**parts, **times})
 
 
 def test_goals_are_ratios_to_the_train_mode():
@@ -47,8 +47,8 @@ def test_goals_are_ratios_to_the_train_mode():
     assert goals["chroma key of a 100x100 frame, ms"]["worst"] == pytest.approx(0.2)
     assert goals["video decision / train decision"]["worst"] == pytest.approx(1.2)
     assert not goals["video decision / train decision"]["met"]
-    assert goals["colour reset / train reset"]["worst"] == pytest.approx(2.5)
-    assert goals["colour reset / train reset"]["met"]
+    assert goals["color reset / train reset"]["worst"] == pytest.approx(2.5)
+    assert goals["color reset / train reset"]["met"]
     assert goals["wrapper beyond physics and render, %"]["worst"] == pytest.approx(10)
 
 

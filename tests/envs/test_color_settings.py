@@ -1,4 +1,4 @@
-"""The colour distributions of DMControl-GB, and the official settings where they are present."""
+"""The color distributions of DMControl-GB, and the official settings where they are present."""
 
 import os
 from pathlib import Path

@@ -191,11 +191,11 @@ def test_same_physics_and_reward_as_train(make, task):
 def test_restore_in_the_middle_of_an_episode(make, mode):
     original = make("walker_walk", mode, 2, action_repeat=3)
     roll(original, 2)
-    state = json_round_trip(original.unwrapped.get_state())
+    state = json_round_trip(original.get_state())
     action = np.ones(6, np.float32)
     expected = [original.step(action), original.step(action), original.reset(), original.step(action)]
     for env in (make("walker_walk", mode, 7, action_repeat=3), original):
-        env.unwrapped.set_state(state)
+        env.set_state(state)
         assert_same([env.step(action), env.step(action), env.reset(), env.step(action)], expected)
 
 

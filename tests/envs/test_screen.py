@@ -55,14 +55,14 @@ def test_the_video_advances_by_one_frame_a_decision_and_loops(make):
         texels = model.tex_data[start : start + 256 * 256 * 3]
         np.testing.assert_array_equal(texels, video.frame(position).ravel())
         env.step(np.zeros(1, np.float32))
-    state = env.unwrapped.get_state()
+    state = env.get_state()
     state["effect"]["position"] = len(video) - 1
-    env.unwrapped.set_state(state)
+    env.set_state(state)
     env.step(np.zeros(1, np.float32))
     np.testing.assert_array_equal(model.tex_data[start : start + 256 * 256 * 3], video.frame(0).ravel())
 
 
-def test_hundred_episodes_show_every_video_and_colour_in_order(make):
+def test_hundred_episodes_show_every_video_and_color_in_order(make):
     env = make("cartpole_swingup", "screen_color_video_hard", 5, image_size=16)
     infos = [env.reset(seed=50 + e, options={"episode": e})[1] for e in (0, 1, 2, 99, 100)]
     first = np.random.RandomState(5).randint(100)
@@ -124,11 +124,11 @@ def test_the_model_gains_a_texture_and_a_material_alone():
 def test_restore_in_the_middle_of_an_episode(make, mode):
     original = make("walker_walk", mode, 2)
     roll(original, 2)
-    state = json_round_trip(original.unwrapped.get_state())
+    state = json_round_trip(original.get_state())
     action = np.ones(6, np.float32)
     expected = [original.step(action), original.reset(), original.step(action)]
     for env in (make("walker_walk", mode, 2), original):
-        env.unwrapped.set_state(state)
+        env.set_state(state)
         assert_same([env.step(action), env.reset(), env.step(action)], expected)
 
 

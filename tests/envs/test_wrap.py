@@ -1,4 +1,4 @@
-"""`softaug.envs.wrap`: colours and videos on the pictures of any environment."""
+"""`softaug.envs.wrap`: colors and videos on the images of any environment."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Square(gymnasium.Env):
 
     def __init__(self, render_mode: str | None = "rgb_array", *, layout: str = "hwc"):
         shape = (3, 24, 32) if layout == "chw" else (24, 32, 3)
-        picture = spaces.Box(0, 255, shape, np.uint8)
+        image = spaces.Box(0, 255, shape, np.uint8)
         number = spaces.Box(0, 99, (1,), np.float32)
-        self.observation_space: Any = spaces.Dict(eye=picture, n=number) if layout == "dict" else picture
+        self.observation_space: Any = spaces.Dict(eye=image, n=number) if layout == "dict" else image
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)
         self.layout, self.render_mode, self.steps = layout, render_mode, 0
 
-    def picture(self) -> np.ndarray:
-        picture = np.full((24, 32, 3), BACKGROUND, np.uint8)
-        picture[8:16, 4 + self.steps % 8 : 14 + self.steps % 8] = (20, 60, 90)
-        return picture
+    def image(self) -> np.ndarray:
+        image = np.full((24, 32, 3), BACKGROUND, np.uint8)
+        image[8:16, 4 + self.steps % 8 : 14 + self.steps % 8] = (20, 60, 90)
+        return image
 
     def observation(self) -> Any:
-        picture = self.picture()
+        image = self.image()
         if self.layout == "dict":
-            return {"eye": picture, "n": np.array([self.steps % 99], np.float32)}
-        return picture.transpose(2, 0, 1).copy() if self.layout == "chw" else picture
+            return {"eye": image, "n": np.array([self.steps % 99], np.float32)}
+        return image.transpose(2, 0, 1).copy() if self.layout == "chw" else image
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -59,16 +59,16 @@ class Square(gymnasium.Env):
         return self.observation(), float(action[0]), False, self.steps >= 20, {}
 
     def render(self):
-        return self.picture().repeat(2, 0).repeat(2, 1)
+        return self.image().repeat(2, 0).repeat(2, 1)
 
 
 def rgb(obs: Any) -> np.ndarray:
-    picture = obs["eye"] if isinstance(obs, dict) else obs
-    return picture if picture.shape[2] == 3 else picture.transpose(1, 2, 0)
+    image = obs["eye"] if isinstance(obs, dict) else obs
+    return image if image.shape[2] == 3 else image.transpose(1, 2, 0)
 
 
 ACTION = np.zeros(1, np.float32)
-GROUND = np.all(Square().picture() == BACKGROUND, axis=2)
+GROUND = np.all(Square().image() == BACKGROUND, axis=2)
 
 
 @pytest.mark.parametrize("layout", ["hwc", "chw", "dict"])
@@ -80,11 +80,11 @@ def test_a_video_stands_where_the_background_is_and_nowhere_else(layout: str):
     assert info == {"own": 1, "video": source.name(3), "media": source.kind}
     small, large = source.open(3, 24, 32), source.open(3, 48, 64)
     for position in range(5):
-        plain = env.unwrapped.picture()
+        plain = env.unwrapped.image()
         ground = np.all(plain == BACKGROUND, axis=2)
         assert np.array_equal(rgb(obs), np.where(ground[..., None], small.frame(position), plain))
         wide = ground.repeat(2, 0).repeat(2, 1)
-        for _ in range(2):  # looking twice shows the same frame
+        for _ in range(2):  # rendering twice shows the same frame
             assert np.array_equal(
                 env.render(), np.where(wide[..., None], large.frame(position), env.unwrapped.render())
             )
@@ -96,7 +96,7 @@ def test_a_video_stands_where_the_background_is_and_nowhere_else(layout: str):
     [
         {"chroma": BACKGROUND},
         {"chroma": [(0, 0, 0), (230, 230, 230)], "tolerance": 20},
-        {"mask": lambda picture: picture[:, :, 0] > 100},
+        {"mask": lambda image: image[:, :, 0] > 100},
         {"mask": GROUND},
     ],
 )
@@ -108,19 +108,19 @@ def test_every_way_to_tell_the_background(background: dict):
 
 def test_the_benchmarks_own_green_key():
     class Green(Square):
-        def picture(self):
-            picture = super().picture()
-            picture[np.all(picture == BACKGROUND, axis=2)] = (51, 204, 51)
-            return picture
+        def image(self):
+            image = super().image()
+            image[np.all(image == BACKGROUND, axis=2)] = (51, 204, 51)
+            return image
 
     obs, _ = wrap(Green(), "video_easy", chroma="green").reset(seed=0)
     expected, _ = wrap(Square(), "video_easy", chroma=BACKGROUND).reset(seed=0)
     assert np.array_equal(obs, expected)
 
 
-def test_without_a_model_colours_are_shifted_in_the_picture():
+def test_without_a_model_colors_are_shifted_in_the_image():
     shift = {"sky": (-0.2, 0.0, -0.1), "body": (0.1, 0.2, 0.0)}
-    plain = Square().picture().astype(float)
+    plain = Square().image().astype(float)
     obs, info = wrap(Square(), "color_hard", colors=[shift]).reset(seed=0)
     assert info["media"] == "list" and np.array_equal(info["color"]["body"], shift["body"])
     assert np.array_equal(obs, np.clip(np.rint(plain + 255 * np.array(shift["body"])), 0, 255))
@@ -129,7 +129,7 @@ def test_without_a_model_colours_are_shifted_in_the_picture():
     assert np.array_equal(obs, np.clip(np.rint(plain + 255 * change), 0, 255))
 
 
-def test_colours_have_the_distributions_width_and_are_100_for_a_test():
+def test_colors_have_the_distributions_width_and_are_100_for_a_test():
     for level, std in (("easy", 0.1), ("hard", 0.2)):
         env = wrap(Square(), f"color_{level}")
         shifts = env._shifts
@@ -155,8 +155,8 @@ def wrap_color(env: gymnasium.Env, seed: int) -> tuple[float, ...]:
 def test_a_seed_decides_everything_and_the_dynamics_stay(mode: str):
     def play(env, seed):
         obs, info = env.reset(seed=seed)
-        pictures = [obs, *(env.step(ACTION)[0] for _ in range(3)), env.reset()[0], env.render()]
-        return pictures, str(info)
+        images = [obs, *(env.step(ACTION)[0] for _ in range(3)), env.reset()[0], env.render()]
+        return images, str(info)
 
     settings = {"chroma": BACKGROUND}
     first, second = (play(wrap(Square(), mode, **settings), 7) for _ in range(2))
@@ -185,7 +185,7 @@ def test_only_the_episode_number_is_kept_from_the_environment():
         ({"mode": "video_easy", "mask": GROUND, "chroma": (0, 0, 0)}, "mask= or chroma=, not both"),
         ({"mode": "video_easy", "mask": np.zeros((24, 32))}, r"mask= is float64 \(24, 32\)"),
         ({"mode": "video_easy", "chroma": "blue"}, "unknown chroma 'blue'"),
-        ({"mode": "video_easy", "chroma": (1, 2)}, r"must be a colour \(r, g, b\)"),
+        ({"mode": "video_easy", "chroma": (1, 2)}, r"must be a color \(r, g, b\)"),
         ({"mode": "color_hard", "colors": []}, "colors= is empty"),
         ({"mode": "color_hard", "colors": [{"grid": (0, 0, 0)}]}, r"colors\[0\] must be a dict of sky, floor, body"),
         ({"mode": "color_hard", "colors": [{"sky": (0, 0)}]}, r"colors\[0\] must hold three finite numbers"),
@@ -197,20 +197,20 @@ def test_what_cannot_work_is_refused(settings: dict, message: str):
         wrap(Square(), **settings)
 
 
-def test_pictures_it_cannot_change_are_refused():
-    grey = gymnasium.wrappers.GrayscaleObservation(Square(), keep_dim=True)
-    with pytest.raises(UserError, match="wrap the environment before its pictures are converted"):
-        wrap(grey, "color_easy")
-    env = wrap(Square(), "video_easy", mask=lambda picture: picture[:, :, 0])
+def test_images_it_cannot_change_are_refused():
+    gray = gymnasium.wrappers.GrayscaleObservation(Square(), keep_dim=True)
+    with pytest.raises(UserError, match="wrap the environment before its images are converted"):
+        wrap(gray, "color_easy")
+    env = wrap(Square(), "video_easy", mask=lambda image: image[:, :, 0])
     with pytest.raises(UserError, match=r"mask= gave uint8 \(24, 32\)"):
         env.reset()
 
 
 def test_a_video_that_nobody_sees_is_not_passed_over_in_silence():
     env = wrap(Square(), "video_easy", chroma=(0, 255, 0))
-    with pytest.warns(UserWarning, match="no pixel of the first picture is background"):
-        picture, _ = env.reset(seed=0)
-    np.testing.assert_array_equal(picture, Square().reset(seed=0)[0])
+    with pytest.warns(UserWarning, match="no pixel of the first image is background"):
+        image, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(image, Square().reset(seed=0)[0])
 
 
 @pytest.mark.parametrize("mode", WRAP_MODES)
@@ -242,7 +242,7 @@ def test_in_a_vector_environment():
 
 
 def pictures_of(name: str, mode: str, seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """A picture in `mode` and, of the same moment, the plain one."""
+    """An image in `mode` and, of the same state, the plain one."""
     settings: dict[str, Any] = {"render_mode": "rgb_array"}
     if name == "HalfCheetah-v5":
         settings |= {"width": 96, "height": 96}
@@ -281,7 +281,7 @@ def test_real_environments_without_a_model(name: str, mode: str):
 
 @pytest.fixture(scope="module")
 def cheetah():
-    """HalfCheetah from the side, from above the horizon: sky, floor and body are all in the picture."""
+    """HalfCheetah from the side, from above the horizon: sky, floor and body are all in the image."""
     pytest.importorskip("imageio")  # which Gymnasium's MuJoCo environments import
     gl.choose_backend()
 
@@ -296,7 +296,7 @@ def cheetah():
 
 
 def regions(env: gymnasium.Wrapper) -> dict[str, np.ndarray]:
-    """Sky, floor and body of the picture rendered last, by MuJoCo's own segmentation renderer."""
+    """Sky, floor and body of the image rendered last, by MuJoCo's own segmentation renderer."""
     import mujoco
 
     base = env.unwrapped
@@ -330,7 +330,7 @@ def test_mujoco_video_easy_replaces_the_sky_and_video_hard_the_floor_too(cheetah
     plain_env.close()
 
 
-def test_mujoco_colours_change_the_model_and_each_episode_begins_from_its_own(cheetah):
+def test_mujoco_colors_change_the_model_and_each_episode_begins_from_its_own(cheetah):
     plain_env = cheetah("train")
     plain = shot(plain_env)
     parts = regions(plain_env)
@@ -351,7 +351,7 @@ def test_mujoco_colours_change_the_model_and_each_episode_begins_from_its_own(ch
     hard.close()
 
 
-def test_mujoco_colours_do_not_leak_into_the_next_wrapper(cheetah):
+def test_mujoco_colors_do_not_leak_into_the_next_wrapper(cheetah):
     plain_env = cheetah("train")
     base, plain = plain_env.env, shot(plain_env)
     shift = [{"floor": (0.2, -0.2, 0.15), "body": (-0.2, 0.2, 0.2)}]
@@ -367,8 +367,8 @@ def test_mujoco_colours_do_not_leak_into_the_next_wrapper(cheetah):
 
 def test_a_mask_that_is_a_method_does_not_copy_the_environment():
     class Uncopied(Square):
-        def background(self, picture: np.ndarray) -> np.ndarray:
-            return (picture == BACKGROUND).all(axis=2)
+        def background(self, image: np.ndarray) -> np.ndarray:
+            return (image == BACKGROUND).all(axis=2)
 
         def __deepcopy__(self, memo: dict) -> Any:
             raise AssertionError("copied")
@@ -380,3 +380,89 @@ def test_a_mask_that_is_a_method_does_not_copy_the_environment():
 def test_shifts_are_drawn_from_the_generator_given():
     left, right = (draw_shift(np.random.default_rng(3), 0.2) for _ in range(2))
     assert all(np.array_equal(left[group], right[group]) for group in GROUPS) and set(left) == set(GROUPS)
+
+
+# The modes of later benchmarks
+
+
+def wander(parts: str, dynamic: bool = True, scale: float = 0.2, **settings: Any) -> Any:
+    mode = f"distracting(scale={scale},dynamic={dynamic},parts={parts})"
+    return wrap(Square(), mode, chroma=BACKGROUND, tolerance=0, videos="procedural", **settings)
+
+
+def test_wandering_colors_stay_in_their_range_and_move_by_small_steps():
+    env = wander("color")
+    shifts = []
+    for seed in range(40):
+        obs, _ = env.reset(seed=seed)
+        shifts.append(env._shift["body"])
+        expected = np.clip(np.rint(env.env.render()[::2, ::2] + 255 * env._shift["body"]), 0, 255)
+        assert np.array_equal(obs[~GROUND], expected[~GROUND])
+    starts = np.array(shifts)
+    assert np.abs(starts).max() <= 0.2 and np.abs(starts).max() > 0.18 and starts.std() > 0.09  # uniform
+    moves = []
+    for _ in range(20):
+        before = env._shift["body"]
+        env.step(ACTION)
+        moves.append(env._shift["body"] - before)
+        assert np.abs(env._shift["body"]).max() <= 0.2
+    assert 0.003 < np.std(moves) < 0.009  # N(0, 0.03 * 0.2)
+    still = wander("color", dynamic=False)
+    still.reset(seed=0)
+    before = still._shift["body"]
+    still.step(ACTION)
+    assert np.array_equal(still._shift["body"], before)
+
+
+def test_a_wandering_background_runs_back_and_forth_behind_the_subject():
+    env = wander("background")
+    _, info = env.reset(seed=3)
+    assert info["media"] == "procedural" and env._count == 8
+    video = video_source("hard", "procedural").open(env._video, 24, 32)
+    places = [env._position]
+    for _ in range(2 * env._length + 2):  # beyond both ends
+        obs, *_ = env.step(ACTION)
+        places.append(env._position)
+        plain = env.env.render()[::2, ::2]
+        ground = np.all(plain == BACKGROUND, axis=2)
+        assert np.array_equal(obs[~ground], plain[~ground])
+    assert np.array_equal(obs[ground], video.frame(env._position)[ground])
+    assert (min(places), max(places)) == (0, len(video) - 1) and set(np.abs(np.diff(places))) <= {0, 1}
+
+
+def test_wandering_goes_on_exactly_where_it_was():
+    env, other = wander("color+background"), wander("color+background", seed=9)
+    env.reset(seed=1)
+    other.reset(seed=2)
+    for _ in range(3):
+        env.step(ACTION)
+    state = env.appearance_state()
+    other.env.steps = env.env.steps
+    other.set_appearance_state(state)
+    for _ in range(5):
+        assert np.array_equal(env.step(ACTION)[0], other.step(ACTION)[0])
+    again = wander("color+background")
+    assert np.array_equal(again.reset(seed=1)[0], wander("color+background").reset(seed=1)[0])
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("distracting_hard", "parts=color.background"),
+        ("rotate_hard", "belong to your environment"),
+        ("shift_easy", "belong to your environment"),
+        ("camera_easy", "belong to your environment"),
+        ("screen_video_easy", "video_easy or video_hard"),
+        ("random_colors", "belong to your environment"),
+        ("video_medium", "unknown mode"),
+    ],
+)
+def test_modes_that_need_the_scene_are_refused_with_what_to_do(mode: str, said: str):
+    with pytest.raises(UserError, match=said):
+        wrap(Square(), mode, chroma=BACKGROUND)
+
+
+def test_a_wandering_background_must_be_known():
+    with pytest.raises(UserError, match="what the background is"):
+        wrap(Square(), "distracting(scale=0.1,parts=background)")
+    wrap(Square(), "distracting(scale=0.1,parts=color)").reset(seed=0)

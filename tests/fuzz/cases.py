@@ -78,7 +78,7 @@ class Cases:
     # --- run directories -------------------------------------------------------------------------------------
 
     def run_file(self, rng: random.Random) -> str:
-        """A file of results or settings is damaged; whoever reads runs says so or copes."""
+        """A file of results or settings is damaged; readers of runs say so or cope."""
         from softaug.evaluation.runs import load_policy
         from softaug.results.reading import read_run
         from softaug.results.report import Reporter
@@ -201,7 +201,7 @@ class Cases:
         file.write_bytes(mutate_bytes(rng, file.read_bytes()))
         for setting in load_colors(file):
             if any(not np.all((rgb >= 0) & (rgb <= 1)) for rgb in setting.values()):
-                raise Finding("a colour outside 0..1")
+                raise Finding("a color outside 0..1")
         return "used"
 
     def archive(self, rng: random.Random) -> str:

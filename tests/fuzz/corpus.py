@@ -1,4 +1,4 @@
-"""Good files to damage: a run with checkpoints, images, a video, colours, archives. All tiny, made in a second or two."""
+"""Good files to damage: a run with checkpoints, images, a video, colors, archives. All tiny, made in a second or two."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _make_media(folder: Path) -> None:
     pixels = rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)
     for number, suffix in enumerate(("png", "jpg", "webp")):
         Image.fromarray(pixels).save(folder / "images" / f"{number}.{suffix}")
-    Image.fromarray(rng.integers(0, 65536, (24, 32), dtype=np.uint16)).save(folder / "images" / "grey16.png")
+    Image.fromarray(rng.integers(0, 65536, (24, 32), dtype=np.uint16)).save(folder / "images" / "gray16.png")
     with Recorder(folder / "videos" / "video0.mp4", min_size=1) as recorder:
         for _ in range(8):
             recorder.add(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))

@@ -1,4 +1,4 @@
-"""Every media test gets a softaug home of its own, and helpers that make real picture and video files."""
+"""Every media test gets a softaug home of its own, and helpers that make real image and video files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def official_data() -> Path:
 
 @pytest.fixture
 def make_video() -> Callable[..., Path]:
-    """Write a real video whose frame t is grey with value 10 + 5 t."""
+    """Write a real video whose frame t is gray with value 10 + 5 t."""
 
     def write(path: Path, frames: int = 20, side: int = 64, faststart: bool = False) -> Path:
         import av
@@ -45,10 +45,10 @@ def make_video() -> Callable[..., Path]:
             stream.bit_rate = 4_000_000
             rng = np.random.default_rng(0)
             for t in range(frames):
-                grey = np.full((side, side, 3), 10 + 5 * t, np.uint8)
+                gray = np.full((side, side, 3), 10 + 5 * t, np.uint8)
                 # Noise in a corner, so that frames take bytes and a cut file really loses some.
-                grey[: side // 2, : side // 2] = rng.integers(0, 256, (side // 2, side // 2, 3))
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+                gray[: side // 2, : side // 2] = rng.integers(0, 256, (side // 2, side // 2, 3))
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(gray, format="rgb24")))
             container.mux(stream.encode())
         return path
 
@@ -57,7 +57,7 @@ def make_video() -> Callable[..., Path]:
 
 @pytest.fixture
 def make_image() -> Callable[..., Path]:
-    """Write a picture: red grows with x, green with y, blue is constant."""
+    """Write an image: red grows with x, green with y, blue is constant."""
 
     def write(path: Path, width: int = 120, height: int = 90, blue: int = 50) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ SIZES = [(256, 256), (640, 480), (480, 640), (900, 200), (100, 700), (5, 3)]
 
 
 def naive_crop(width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
-    """left, top, width, height: a crop that does not fit is drawn again, up to ten times; then the centre."""
+    """left, top, width, height: a crop that does not fit is drawn again, up to ten times; then the center."""
     for _ in range(10):
         area = width * height * rng.uniform(0.08, 1.0)
         ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))

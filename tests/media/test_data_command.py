@@ -76,7 +76,7 @@ def test_list_add_check_remove(tmp_path, capsys, make_image):
     assert {row["name"] for row in listing["datasets"]} == {*CATALOGUE, "mine"}
     status, (report,) = run_json(capsys, "check", "mine")
     assert status == 0 and report["ok"] and report["files"] == report["checked"] == 2
-    (tmp_path / "mine" / "b.jpg").write_text("no picture")
+    (tmp_path / "mine" / "b.jpg").write_text("no image")
     status, (report,) = run_json(capsys, "check")
     assert status == 1 and not report["ok"]
     assert [item["file"] for item in report["bad"]] == [str(tmp_path / "mine" / "b.jpg")]

@@ -170,13 +170,13 @@ def dataset(server: Server, **changes: object) -> Dataset:
 
 
 @pytest.fixture
-def picture(tmp_path, make_image) -> bytes:
+def image(tmp_path, make_image) -> bytes:
     return make_image(tmp_path / "one.png").read_bytes()
 
 
 @pytest.mark.parametrize("algorithm", ["md5", "sha256"])
-def test_download_verify_unpack_register(server, softaug_home, picture, algorithm):
-    server.content = zip_of({"places/a/1.png": picture, "places/b/2.png": picture})
+def test_download_verify_unpack_register(server, softaug_home, image, algorithm):
+    server.content = zip_of({"places/a/1.png": image, "places/b/2.png": image})
     server.cuts = [100]
     checksum = f"{algorithm}:{hashlib.new(algorithm, server.content).hexdigest()}"
     stages = []
@@ -189,8 +189,8 @@ def test_download_verify_unpack_register(server, softaug_home, picture, algorith
     ]  # no archive, no rests
 
 
-def test_wrong_checksum_registers_nothing_and_removes_the_file(server, softaug_home, picture):
-    server.content = zip_of({"1.png": picture})
+def test_wrong_checksum_registers_nothing_and_removes_the_file(server, softaug_home, image):
+    server.content = zip_of({"1.png": image})
     with pytest.raises(UserError, match=r"wrong md5 checksum .*nothing was registered"):
         download_dataset(dataset(server, checksum="md5:" + "0" * 32), quiet)
     assert registry.registered() == {}
@@ -214,13 +214,13 @@ def test_too_large_for_the_disk_is_said_before_the_download(server, tmp_path):
     "name", ["../escaped.txt", "/tmp/escaped.txt", "a/../../escaped.txt", "..\\escaped.txt", "C:/x"]
 )
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_archive_that_leaves_the_folder_is_refused(server, softaug_home, tmp_path, picture, name, kind):
+def test_archive_that_leaves_the_folder_is_refused(server, softaug_home, tmp_path, image, name, kind):
     if kind == "zip":
-        server.content = zip_of({"fine.png": picture, name: b"escaped"})
+        server.content = zip_of({"fine.png": image, name: b"escaped"})
     else:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-            for entry_name, content in (("fine.png", picture), (name, b"escaped")):
+            for entry_name, content in (("fine.png", image), (name, b"escaped")):
                 entry = tarfile.TarInfo(entry_name)
                 entry.size = len(content)
                 archive.addfile(entry, io.BytesIO(content))
@@ -257,11 +257,11 @@ def test_zip_with_a_link_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_damaged_archives_leave_nothing(tmp_path, picture):
+def test_damaged_archives_leave_nothing(tmp_path, image):
     with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
         entry = tarfile.TarInfo("a.png")
-        entry.size = len(picture) * 100
-        archive.addfile(entry, io.BytesIO(picture * 100))
+        entry.size = len(image) * 100
+        archive.addfile(entry, io.BytesIO(image * 100))
     whole = (tmp_path / "x.tar.gz").read_bytes()
     (tmp_path / "cut.tar.gz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.zip").write_text("no archive")

@@ -1,4 +1,4 @@
-"""Pictures from a folder: crops are right, samples repeat, bad files are skipped and named."""
+"""Images from a folder: crops are right, samples repeat, bad files are skipped and named."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from softaug.media.folder_images import FileIndex, load_crop, scan
 
 @pytest.fixture
 def folder(tmp_path, make_image):
-    root = tmp_path / "pictures"
+    root = tmp_path / "images"
     for number, name in enumerate(("a.jpg", "b.PNG", "deep/er/c.webp", "deep/d.jpeg")):
         make_image(root / name, blue=40 * number)
-    (root / "notes.txt").write_text("not a picture")
+    (root / "notes.txt").write_text("not an image")
     return root
 
 
-def test_every_picture_below_the_folder_is_found_once_in_order(folder):
+def test_every_image_below_the_folder_is_found_once_in_order(folder):
     assert list(scan(folder)) == ["a.jpg", "b.PNG", "deep/d.jpeg", "deep/er/c.webp"]
     source = image_source(folder)
     assert source.kind == "folder"
@@ -65,13 +65,13 @@ def test_crop_shows_the_right_part(tmp_path, make_image, name):
     np.testing.assert_array_equal(mirrored[:, ::-1], crop)
 
 
-def test_picture_smaller_than_the_crop_is_enlarged(tmp_path, make_image):
+def test_image_smaller_than_the_crop_is_enlarged(tmp_path, make_image):
     make_image(tmp_path / "small" / "tiny.png", width=5, height=3, blue=200)
     images = image_source(tmp_path / "small").sample(10, 84, 84, np.random.default_rng(0))
     assert images.shape == (10, 84, 84, 3) and (images[..., 2] == 200).all()
 
 
-def test_grey_palette_and_transparent_pictures_become_rgb(tmp_path):
+def test_grey_palette_and_transparent_images_become_rgb(tmp_path):
     (tmp_path / "modes").mkdir()
     for mode in ("L", "P", "RGBA", "1", "CMYK"):
         suffix = "jpg" if mode == "CMYK" else "png"
@@ -133,7 +133,7 @@ def test_index_of_a_large_tree_is_cached_until_it_changes(tmp_path, make_image, 
     assert len(FileIndex.of(root)) == 4
 
 
-def test_registered_pictures_are_the_default(folder, tmp_path, make_image):
+def test_registered_images_are_the_default(folder, tmp_path, make_image):
     assert image_source().kind == "procedural"
     registry.register("mine", folder)
     assert image_source().kind == "procedural"  # a name of one's own is used when asked for

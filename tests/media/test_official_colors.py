@@ -1,4 +1,4 @@
-"""The benchmark's colour files: read without executing what is pickled in them."""
+"""The benchmark's color files: read without executing what is pickled in them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Dangerous:
 def test_malicious_pickle_is_refused_and_not_executed(tmp_path, zipped):
     path, trace = tmp_path / "evil.pt", tmp_path / "executed"
     torch.save([{"grid_rgb1": Dangerous(trace)}], path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(UserError, match=r"evil\.pt is not a DMControl-GB colour file, or not a safe one"):
+    with pytest.raises(UserError, match=r"evil\.pt is not a DMControl-GB color file, or not a safe one"):
         official.load_colors(path)
     assert not trace.exists()
 
@@ -59,16 +59,16 @@ def test_files_that_hold_something_else_are_refused(tmp_path):
         with pytest.raises(UserError, match=message):
             official.load_colors(path)
 
-    refused({"a": 1}, "no list of colour settings")
-    refused([], "no list of colour settings")
+    refused({"a": 1}, "no list of color settings")
+    refused([], "no list of color settings")
     refused([1], "setting 0 .* must be a dict")
     refused([{"floor": np.zeros(3)}], "unknown key 'floor'; the keys are grid_rgb1")
     refused([{"grid_rgb1": np.zeros(4)}], "must be three numbers between 0 and 1")
     refused([{"grid_rgb1": np.array([0.1, np.nan, 0.2])}], "must be three numbers between 0 and 1")
-    (tmp_path / "text.pt").write_text("colours?")
-    with pytest.raises(UserError, match=r"text\.pt is not a DMControl-GB colour file"):
+    (tmp_path / "text.pt").write_text("colors?")
+    with pytest.raises(UserError, match=r"text\.pt is not a DMControl-GB color file"):
         official.load_colors(tmp_path / "text.pt")
-    with pytest.raises(UserError, match=r"there is no colour file .*none\.pt"):
+    with pytest.raises(UserError, match=r"there is no color file .*none\.pt"):
         official.load_colors(tmp_path / "none.pt")
 
 
@@ -95,7 +95,7 @@ def test_the_official_file(official_data):
         pytest.skip("color_easy.pt is not here")
     loaded = official.load_colors(path)
     assert len(loaded) == 100 and set(loaded[0]) == set(official.COLOR_KEYS)
-    for setting in loaded:  # the second grid colour is the first plus 0.1
+    for setting in loaded:  # the second grid color is the first plus 0.1
         np.testing.assert_allclose(
             setting["grid_rgb2"], np.clip(setting["grid_rgb1"] + 0.1, 0, 1), atol=1e-12
         )

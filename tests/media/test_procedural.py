@@ -1,4 +1,4 @@
-"""Procedural pictures and videos: deterministic, natural in their statistics, smooth, and disjoint."""
+"""Procedural images and videos: deterministic, natural in their statistics, smooth, and disjoint."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def source():
 
 
 def spectrum_slope(images: np.ndarray) -> float:
-    """Slope of log power over log frequency, averaged over uint8 pictures (N, S, S, 3)."""
+    """Slope of log power over log frequency, averaged over uint8 images (N, S, S, 3)."""
     side = images.shape[1]
     window = np.hanning(side)[:, None] * np.hanning(side)[None, :]
-    grey = images.astype(np.float64).mean(-1)
-    grey -= grey.mean(axis=(1, 2), keepdims=True)
-    power = (np.abs(np.fft.fft2(grey * window)) ** 2).mean(0)
+    gray = images.astype(np.float64).mean(-1)
+    gray -= gray.mean(axis=(1, 2), keepdims=True)
+    power = (np.abs(np.fft.fft2(gray * window)) ** 2).mean(0)
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.fftfreq(side)[None, :])
     # Above the window's own width and below the corner of the grid.
     used = (frequency > 2.5 / side) & (frequency < 0.4)
@@ -48,7 +48,7 @@ def test_sample_is_a_pure_function_of_the_generator(source):
         np.testing.assert_array_equal(first, other)
 
 
-def test_other_generator_state_and_other_seed_give_other_pictures(source):
+def test_other_generator_state_and_other_seed_give_other_images(source):
     rng = np.random.default_rng(5)
     first, second = source.sample(8, 32, 32, rng), source.sample(8, 32, 32, rng)
     other_bank = image_source("procedural", seed=1).sample(8, 32, 32, np.random.default_rng(5))
@@ -56,12 +56,12 @@ def test_other_generator_state_and_other_seed_give_other_pictures(source):
     assert not np.array_equal(first, other_bank)
 
 
-def test_pictures_are_varied(source):
+def test_images_are_varied(source):
     images = source.sample(256, 16, 16, np.random.default_rng(0)).astype(np.float64)
     means = images.mean(axis=(1, 2))
-    assert (means.std(axis=0) > 25).all()  # colours, per channel, between pictures
+    assert (means.std(axis=0) > 25).all()  # colors, per channel, between images
     spread = means.max(axis=1) - means.min(axis=1)
-    assert np.quantile(spread, 0.9) > 40 and np.quantile(spread, 0.1) < 30  # colourful ones and greyish ones
+    assert np.quantile(spread, 0.9) > 40 and np.quantile(spread, 0.1) < 30  # colorful ones and grayish ones
     assert images.min() < 15 and images.max() > 240
     flat = np.round(images).reshape(256, -1)
     assert len(np.unique(flat, axis=0)) == 256
@@ -78,7 +78,7 @@ def test_video_spectrum_falls_like_natural_images():
     assert -3.2 < spectrum_slope(frames) < -1.6
 
 
-def test_training_pictures_and_test_videos_share_neither_seeds_nor_families():
+def test_training_images_and_test_videos_share_neither_seeds_nor_families():
     assert not set(procedural_images.FAMILIES) & set(procedural_videos.FAMILIES)
     # Every generator is seeded by a list that begins with its module's own word, and the levels differ in the next.
     assert procedural_images.SEED_DOMAIN != procedural_videos.SEED_DOMAIN
@@ -115,7 +115,7 @@ def test_videos_move_smoothly_and_loop(index):
     assert steps[0] <= 1.2 * steps[1:].max()
     assert steps[1:].mean() > 0.1  # it does move
     far = np.mean([np.abs(frames[t] - frames[t - len(frames) // 2]).mean() for t in range(0, len(frames), 7)])
-    assert steps[1:].mean() < 0.5 * far  # smoothly: neighbours are much more alike than distant frames
+    assert steps[1:].mean() < 0.5 * far  # smoothly: neighbors are much more alike than distant frames
 
 
 @pytest.mark.parametrize("index", range(6))

@@ -36,7 +36,7 @@ def test_frames_are_right_in_any_order_and_loop(tmp_path, make_video):
         frame = video.frame(position)
         assert frame.shape == (50, 40, 3) and frame.dtype == np.uint8
         np.testing.assert_array_equal(frame, expected[position % 20])
-    # The colours are those written, up to compression.
+    # The colors are those written, up to compression.
     assert [abs(int(video.frame(t)[-5, -5].mean()) - (10 + 5 * t)) <= 4 for t in range(20)] == [True] * 20
     frame[:] = 0  # the caller owns its frame
     assert video.frame(0).any()

@@ -46,7 +46,7 @@ def free_port() -> int:
 class Node:
     """One `ray start --block` and all processes that come from it.
 
-    They are recognised by a variable in their environment or by their parents: a training process has a session of
+    They are recognized by a variable in their environment or by their parents: a training process has a session of
     its own, and one whose parent was killed belongs to init.
     """
 

@@ -124,7 +124,7 @@ def test_an_interrupt_lets_runs_save_and_starts_no_more(tmp_path):
     ]
     assert all((run.directory / "saved").exists() for run in runs[:2])
     assert not runs[2].directory.exists()
-    assert sweep(runs, {})[0].state == "finished", "the same sweep again goes on"
+    assert sweep(runs, {})[0].state == "finished", "the same sweep again continues"
 
 
 def test_a_second_interrupt_kills(tmp_path):

@@ -209,7 +209,7 @@ def test_ctrl_c_saves_and_another_backend_goes_on(environment, reference, tmp_pa
     assert json.loads(output)["interrupted"] == 1
     assert run.begun() == "begun"
     assert "stopped after" in log_path(run.directory).read_text(), "it saved where it was, and said so"
-    # Two threads were allowed now, but a run that goes on keeps the one it began with.
+    # Two threads were allowed now, but a continued run keeps the one it began with.
     (outcome,) = run_sweep([run], cpus_per_run=2, quiet=True)
     assert outcome.state == "finished", outcome.error
     assert_equal_runs(run, reference[0])

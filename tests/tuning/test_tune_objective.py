@@ -7,7 +7,7 @@ import json
 import pytest
 
 from softaug.errors import UserError
-from softaug.tuning.objective import Curve, area, normalised, read_curve, return_ranges
+from softaug.tuning.objective import Curve, area, normalized, read_curve, return_ranges
 
 
 def test_area_in_closed_form():
@@ -70,13 +70,13 @@ def test_ranges_of_tasks():
     assert return_ranges([own], []) == {own: (0, 1)}, "one environment alone: the plain area"
     assert return_ranges([own, "walker_stand"], [f"{own}=-200,0"])[own] == (-200, 0)
     assert return_ranges([own], ["-5,5"]) == {own: (-5, 5)}
-    assert normalised(250, (0, 1000)) == 0.25 and normalised(-50, (-200, 0)) == 0.75
+    assert normalized(250, (0, 1000)) == 0.25 and normalized(-50, (-200, 0)) == 0.75
 
 
 @pytest.mark.parametrize(
     ("tasks", "given", "sentence"),
     [
-        (["a:b", "walker_stand"], [], "a:b must be normalised"),
+        (["a:b", "walker_stand"], [], "a:b must be normalized"),
         (["a:b"], ["5,5"], "no range"),
         (["a:b"], ["high"], "no range"),
         (["a:b"], ["0,inf"], "no range"),

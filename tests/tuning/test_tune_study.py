@@ -19,7 +19,7 @@ from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import return_ranges
 from softaug.tuning.plan import make_settings, record_settings
 from softaug.tuning.study import Tuner, open_study
-from softaug.tuning.summary import summarise
+from softaug.tuning.summary import summarize
 
 SPACE = {"actor_lr": {"low": 1e-5, "high": 1e-1, "log": True}, "n_step": {"low": 1, "high": 4}}
 EPISODE = 10
@@ -37,7 +37,7 @@ class Killed(Exception):
 
 
 class PretendedRuns:
-    """A runner without processes: at each look every run makes some decisions, better the nearer actor_lr is to 1e-2."""
+    """A runner without processes: at each poll every run makes some decisions, better the nearer actor_lr is to 1e-2."""
 
     def __init__(self, workers=1, *, decisions=30, kill_after=None, diverges=(), fails=()):
         self.workers, self.decisions = workers, decisions
@@ -121,7 +121,7 @@ def tune(out, runner, trials=8, **others):
     with closing(TuneDisplay(chosen.seconds, quiet=True)) as display:
         tuner = Tuner(chosen, out, study, runner, trials, display)
         complete = tuner.run()
-    return complete, summarise(chosen, out, study, "softaug tune ...")
+    return complete, summarize(chosen, out, study, "softaug tune ...")
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_a_study_finds_what_is_better_and_writes_it_as_a_preset(tmp_path):
     assert "softaug tune ..." in (tmp_path / "study.md").read_text()
 
 
-def test_scores_are_normalised_areas_averaged_over_tasks_and_seeds(tmp_path):
+def test_scores_are_normalized_areas_averaged_over_tasks_and_seeds(tmp_path):
     _, summary = tune(
         tmp_path,
         PretendedRuns(),
@@ -258,25 +258,25 @@ def test_a_single_failure_does_not_stop_the_study(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("looks", [2, 9])
-def test_a_killed_study_continues_with_the_same_trials_and_scores(tmp_path, looks):
+@pytest.mark.parametrize("polls", [2, 9])
+def test_a_killed_study_continues_with_the_same_trials_and_scores(tmp_path, polls):
     whole = tune(tmp_path / "whole", PretendedRuns(), trials=6)[1]
     for _ in range(30):
         try:
-            killed = tune(tmp_path / "killed", PretendedRuns(kill_after=looks), trials=6)[1]
+            killed = tune(tmp_path / "killed", PretendedRuns(kill_after=polls), trials=6)[1]
             break
         except Killed:
-            looks += 1
+            polls += 1
     assert killed.trials == whole.trials
 
 
 def test_an_interrupt_leaves_trials_that_the_next_session_continues(tmp_path):
     class Interrupted(PretendedRuns):
-        looks = 0
+        polls = 0
 
         def ended(self):
-            self.looks += 1
-            if self.looks == 6:
+            self.polls += 1
+            if self.polls == 6:
                 self.tuner.interrupt.requested = True
             return super().ended()
 
@@ -299,6 +299,6 @@ def test_a_study_can_be_extended_but_not_changed(tmp_path):
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
-    (tmp_path / "study.db").write_text("not a database, but long enough to be looked at " * 20)
+    (tmp_path / "study.db").write_text("not a database, but long enough to be read " * 20)
     with pytest.raises(UserError, match=r"study.db is no study"):
         tune(tmp_path, PretendedRuns())

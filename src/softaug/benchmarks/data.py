@@ -3,7 +3,7 @@
 Images: batches from a folder, decoded and from its pack (`softaug data pack`), in turns. Without ``--images`` the folder
 is made of 256 x 256 JPEG files for the occasion.
 
-Waiting: SODA's update at paper size with the learner replaced by a sleep, as a GPU looks from here. The agent, replay
+Waiting: SODA's update at paper size with the learner replaced by a sleep, which is what a GPU amounts to here. The agent, replay
 and overlay are the real ones; networks, crops and blending, which a GPU would do, are left out, and so is the environment,
 which in a real run takes its share of the processor. Waiting is all time that `Agent.update` spends before it has the
 observations and images it asked for, and in starting to gather the next ones.
@@ -35,11 +35,11 @@ from softaug.errors import UserError
 from softaug.learning.agent import Agent, Seen, make_agent
 from softaug.learning.augment import RandomOverlay
 from softaug.learning.auxiliary.soda import SodaTask
+from softaug.learning.memory import keep_freed_memory
 from softaug.learning.replay import Replay
 from softaug.media import folder_of
 from softaug.media.folder_images import FolderImages
 from softaug.media.packed_images import build
-from softaug.memory import keep_freed_memory
 
 FILES = 400
 GOALS = {"packed_ms": 15.0, "waiting": 0.05}
@@ -64,7 +64,6 @@ class Waiting:
 def sleeping_agent(config: Config, images: FolderImages, sleep_seconds: float) -> tuple[Agent, Waiting]:
     """SODA's agent without its computation, and the time it waits for overlay images."""
     agent = make_agent(config, (9, config.image_size, config.image_size), 6, images=images)
-    agent.two_threads.are_faster = lambda: False  # type: ignore[method-assign]  # as on a GPU
     waiting, nothing = Waiting(), torch.zeros(())
     overlay, task = agent.strong, agent.auxiliary
     assert isinstance(overlay, RandomOverlay) and isinstance(task, SodaTask)

@@ -25,7 +25,7 @@ from softaug.tasks import domain_and_task
 
 MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
 DECISIONS_PER_TURN = 5
-# Column -> field of `Row`.
+# Column -> field of `Timings`.
 PARTS = (
     ("physics", "physics"),
     ("render", "render"),
@@ -37,7 +37,7 @@ GOALS = {
     "chroma key of a 100x100 frame, ms": 0.7,
     "video decision / train decision": 1.15,
     "other mode's decision / train decision": 1.3,
-    "colour reset / train reset": 3.0,
+    "color reset / train reset": 3.0,
     "wrapper beyond physics and render, %": 5.0,
 }
 
@@ -63,7 +63,7 @@ class Stopwatch:
 
 
 @dataclass
-class Row:
+class Timings:
     """Medians of one task and mode, ms; frames_per_second by number of workers."""
 
     task: str
@@ -88,14 +88,15 @@ class TimedEnv:
         from softaug.envs.effects import Effect
 
         self.task, self.mode = task, mode
-        self.env = cast(dmc.DMCEnv, make_env(task, mode, render=render))
+        self.env = make_env(task, mode, render=render)
+        inner = cast(dmc.DMCEnv, self.env.unwrapped)
         self.env.reset()
         self._watches = {part: Stopwatch() for part in ("physics", "render", "chroma_key", "video_frame")}
         for owner, method, part in (
-            (self.env._env, "step", "physics"),
-            (self.env._camera, "render", "render"),
-            (self.env, "_background", "video_frame"),
-            (self.env._effect, "show", "video_frame"),
+            (inner._env, "step", "physics"),
+            (inner._camera, "render", "render"),
+            (inner, "_background", "video_frame"),
+            (inner._effect, "show", "video_frame"),
         ):
             if type(owner) is Effect:  # a mode without one
                 continue
@@ -123,11 +124,11 @@ class TimedEnv:
             self._decisions.append({"decision": total, **parts, "rest": total - sum(parts.values())})
         self._dmc.replace_green = self._replace_green
 
-    def row(self, train: TimedEnv | None) -> Row:
+    def row(self, train: TimedEnv | None) -> Timings:
         """`train`: the environment measured in the same turns that the ratios are taken to."""
         decisions = self._decisions[DECISIONS_PER_TURN:]  # the first turn is a warm-up
         medians = {part: statistics.median(d[part] for d in decisions) for part in decisions[0]}
-        row = Row(task=self.task, mode=self.mode, reset=statistics.median(self._resets[1:]), **medians)
+        row = Timings(task=self.task, mode=self.mode, reset=statistics.median(self._resets[1:]), **medians)
         if train is not None:
             row.decision_vs_train = median_ratio(self._decision_ms_by_turn(), train._decision_ms_by_turn())
             row.reset_vs_train = median_ratio(self._resets[1:], train._resets[1:])
@@ -241,8 +242,8 @@ def measure(tasks: list[str], modes: list[str], decisions: int, workers: list[in
     }
 
 
-def measure_task(task: str, modes: list[str], decisions: int) -> tuple[list[Row], dict[str, Any]]:
-    """All modes of a task in turns, and `render="fast"` beside the first of them."""
+def measure_task(task: str, modes: list[str], decisions: int) -> tuple[list[Timings], dict[str, Any]]:
+    """All modes of a task in turns, and `render="fast"` next to the first of them."""
     timed = [TimedEnv(task, mode) for mode in modes]
     timed_fast = TimedEnv(task, modes[0], render="fast")
     for turn in range(1 + -(-decisions // DECISIONS_PER_TURN)):
@@ -276,7 +277,7 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def check_goals(rows: list[Row]) -> list[dict[str, Any]]:
+def check_goals(rows: list[Timings]) -> list[dict[str, Any]]:
     """Each goal with its worst and its median value over the rows it is about."""
     video = [row for row in rows if Mode.parse(row.mode).family == "video"]
     color = [row for row in rows if Mode.parse(row.mode).family == "color"]

@@ -9,7 +9,8 @@ from equal generators in the same order, so both take the same step up to roundi
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,18 +20,26 @@ from torch import Tensor, nn
 
 from softaug.learning.agent import Agent
 from softaug.learning.augment import (
+    Augment,
+    Composed,
+    MovingOverlay,
+    OneOf,
     RandomConv,
     RandomCrop,
     RandomOverlay,
+    RandomRotate,
     RandomShift,
+    center_crop,
     draw_integers,
     draw_seed,
 )
 from softaug.learning.auxiliary.curl import CurlTask
 from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
+from softaug.learning.auxiliary.sgqn import MaskTask
 from softaug.learning.auxiliary.soda import SodaTask
-from softaug.learning.networks import FrameStack
+from softaug.learning.networks import FrameStack, Masker
 from softaug.learning.replay import Batch, Replay
+from softaug.learning.sac import SAC
 
 # --- replay and augmentations ----------------------------------------------------------------------------
 
@@ -103,28 +112,142 @@ def overlay(obs: Tensor, augment: RandomOverlay, generator: torch.Generator) -> 
     return (1 - augment.alpha) * obs + augment.alpha * epsilon
 
 
+def moving_overlay(obs: Tensor, augment: MovingOverlay, generator: torch.Generator) -> Tensor:
+    batch, channels, height, width = obs.shape
+    frames = channels // 3
+    step, margin = augment.largest_step(height), augment.margin(height, frames)
+    rng = np.random.default_rng(draw_seed(generator))
+    images = augment.images.sample(batch, height + 2 * margin, width + 2 * margin, rng)
+    down, right = (draw_integers(2 * step + 1, batch, generator) - step for _ in range(2))
+    views = obs.clone()
+    for i, image in enumerate(images):
+        for frame in range(frames):
+            top, left = margin + frame * int(down[i]), margin + frame * int(right[i])
+            seen = torch.from_numpy(image[top : top + height, left : left + width]).permute(2, 0, 1).to(obs)
+            rgb = slice(3 * frame, 3 * frame + 3)
+            views[i, rgb] = (1 - augment.alpha) * obs[i, rgb] + augment.alpha * seen
+    return views
+
+
+def rotate(obs: Tensor, degrees: float, generator: torch.Generator) -> Tensor:
+    """Pad by edge pixels, turn about the centre, crop back: pixel by pixel from the four around where it comes from."""
+    angle = math.radians(
+        float((2 * torch.rand(1, generator=generator, device=generator.device) - 1) * degrees)
+    )
+    height, width = obs.shape[2:]
+    pad = max(height, width)  # so large that nothing lies beyond
+    padded = F.pad(obs, (pad, pad, pad, pad), mode="replicate")
+    views = torch.empty_like(obs)
+    for row in range(height):
+        for column in range(width):
+            down, right = row - (height - 1) / 2, column - (width - 1) / 2
+            y = pad + (height - 1) / 2 + math.sin(angle) * right + math.cos(angle) * down
+            x = pad + (width - 1) / 2 + math.cos(angle) * right - math.sin(angle) * down
+            top, left = math.floor(y), math.floor(x)
+            views[:, :, row, column] = sum(
+                abs(1 - i - (y - top)) * abs(1 - j - (x - left)) * padded[:, :, top + i, left + j]
+                for i in (0, 1)
+                for j in (0, 1)
+            )
+    return views
+
+
+def one_of(obs: Tensor, augment: OneOf, generator: torch.Generator) -> Tensor:
+    chosen = np.random.default_rng(draw_seed(generator)).integers(len(augment.choices), size=len(obs))
+    views = obs.clone()
+    for number, choice in enumerate(augment.choices):
+        if (chosen == number).any():
+            views[chosen == number] = augmented(choice, obs[chosen == number], generator)
+    return views
+
+
+def augmented(augment: Augment, obs: Tensor, generator: torch.Generator) -> Tensor:
+    """What `augment` makes of obs, plainly."""
+    if isinstance(augment, Composed):
+        for step in augment.steps:
+            obs = augmented(step, obs, generator)
+        return obs
+    if isinstance(augment, OneOf):
+        return one_of(obs, augment, generator)
+    if isinstance(augment, RandomCrop):
+        return crop(obs, augment.size, generator)
+    if isinstance(augment, RandomShift):
+        return shift(obs, augment.pad, generator)
+    if isinstance(augment, RandomConv):
+        return random_conv(obs, generator)
+    if isinstance(augment, RandomRotate):
+        return rotate(obs, augment.degrees, generator)
+    if isinstance(augment, MovingOverlay):
+        return moving_overlay(obs, augment, generator)
+    assert isinstance(augment, RandomOverlay)
+    return overlay(obs, augment, generator)
+
+
 # --- the step --------------------------------------------------------------------------------------------
 
 
-def encode(encoder: nn.Module, obs: Tensor) -> Tensor:
+Relu = Callable[[Tensor], Tensor]
+
+
+def encode(encoder: nn.Module, obs: Tensor, relu: Relu = torch.relu) -> Tensor:
     """Features, flat (B, F): every convolution in turn, ReLU between them."""
-    x = obs / 255
-    convs = [layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d)]
+    masker = getattr(encoder, "masker", None)
+    if masker is not None:
+        obs = masked(masker, obs, relu)
     trunk = getattr(encoder, "trunk", None)
+    first = trunk.frame if isinstance(trunk, FrameStack) else trunk
+    x = obs / 255 - getattr(first, "pixel_offset", 0.0)
+    others = set() if masker is None else set(masker.modules())
+    convs = [layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d) and layer not in others]
     if isinstance(trunk, FrameStack):
         alone = len(trunk.frame.convs)
-        each = [frame_features(convs[:alone], frame) for frame in x.split(3, dim=1)]
-        x = torch.cat([each[-1]] + [b - a for a, b in reversed(list(pairwise(each)))], dim=1)
+        each = [frame_features(convs[:alone], frame, relu) for frame in x.split(3, dim=1)]
+        changes = [b - a for a, b in reversed(list(pairwise(each)))]
+        x = torch.cat(each if trunk.join == "features" else [each[-1], *changes], dim=1)
         convs = convs[alone:]
     for i, conv in enumerate(convs):
-        x = conv(x if i == 0 else torch.relu(x))
-    return x.flatten(1)
+        x = conv(x if i == 0 else relu(x))
+    return (relu(x) if getattr(encoder, "final_relu", False) else x).flatten(1)
 
 
-def frame_features(convs: Sequence[nn.Module], frame: Tensor) -> Tensor:
+def frame_features(convs: Sequence[nn.Module], frame: Tensor, relu: Relu) -> Tensor:
     for conv in convs:
-        frame = torch.relu(conv(frame))
+        frame = relu(conv(frame))
     return frame
+
+
+def masked(masker: Masker, obs: Tensor, relu: Relu) -> Tensor:
+    """Frame by frame, times its mask."""
+    frames = []
+    for frame in obs.split(3, dim=1):
+        x = frame / 255
+        for i, conv in enumerate(masker.convs):
+            x = conv(x if i == 0 else relu(x))
+        frames.append(frame / (1 + torch.exp(-x)))
+    return torch.cat(frames, dim=1)
+
+
+def guided_relu(x: Tensor) -> Tensor:
+    """ReLU that passes no negative gradient on."""
+    y = torch.relu(x)
+    y.register_hook(lambda gradient: gradient.clamp(min=0))
+    return y
+
+
+def saliency_mask(sac: SAC, obs: Tensor, action: Tensor, quantile: float) -> Tensor:
+    """SGQN's mask (B, 3k, h, w) of zeros and ones, image by image and frame by frame."""
+    pixels = obs.clone().requires_grad_(True)
+    x = torch.cat([sac.critic.projection(encode(sac.encoder, pixels, guided_relu)), action], dim=1)
+    for layer in sac.critic.q1:
+        x = guided_relu(x) if isinstance(layer, nn.ReLU) else layer(x)
+    (gradient,) = torch.autograd.grad(x.sum(), pixels)
+    mask = torch.zeros_like(obs)
+    for i in range(len(obs)):
+        for first in range(0, obs.shape[1], 3):
+            size = gradient[i, first : first + 3].abs().max(dim=0).values
+            threshold = float(np.quantile(size.cpu().numpy(), quantile))
+            mask[i, first : first + 3] = (size >= threshold).to(mask)
+    return mask
 
 
 def move_average(target: nn.Module, online: nn.Module, tau: float) -> None:
@@ -163,22 +286,19 @@ class PlainLearner:
             parameters = [parameter for parameter in owned[name] if parameter.requires_grad]
             # foreach=False: tensor by tensor.
             self.optimisers[name] = torch.optim.Adam(
-                parameters, lr=group["lr"], betas=group["betas"], foreach=False
+                parameters,
+                lr=group["lr"],
+                betas=group["betas"],
+                weight_decay=group["weight_decay"],
+                foreach=False,
             )
 
     def weak(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        augment = self.agent.weak
-        if isinstance(augment, RandomShift):
-            return shift(obs, augment.pad, generator)
-        assert isinstance(augment, RandomCrop)
-        return crop(obs, augment.size, generator)
+        return augmented(self.agent.weak, obs, generator)
 
     def strong(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        augment = self.agent.strong
-        if isinstance(augment, RandomConv):
-            return random_conv(obs, generator)
-        assert isinstance(augment, RandomOverlay)
-        return overlay(obs, augment, generator)
+        assert self.agent.strong is not None
+        return augmented(self.agent.strong, obs, generator)
 
     def bellman_target(self, next_view: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         with torch.no_grad():
@@ -187,19 +307,37 @@ class PlainLearner:
             q1, q2 = self.sac.target_critic(encode(encoder, next_view), action)
             return reward + discount * (torch.min(q1, q2) - self.sac.log_alpha.exp() * log_prob)
 
+    def masked_view(self, view: Tensor, action: Tensor) -> Tensor:
+        share = torch.rand(1, generator=self.generator, device=self.generator.device)
+        mask = saliency_mask(self.sac, view, action, self.agent.saliency_quantile)
+        colour = view.min() + share * (view.max() - view.min())
+        return mask * view + (1 - mask) * colour
+
+    def consistency_loss(self, view: Tensor, action: Tensor, target: Tensor, masked: Tensor) -> Tensor:
+        loss = torch.tensor(0.0, device=view.device)
+        values, others = (
+            self.sac.critic(encode(self.sac.encoder, pixels), action) for pixels in (view, masked)
+        )
+        for q, other in zip(values, others, strict=True):
+            loss = loss + ((q - target) ** 2).mean() + 0.5 * ((q - other) ** 2).mean()
+        return loss
+
     def critic_loss(self, view: Tensor, action: Tensor, target: Tensor, strong_view: Tensor | None) -> Tensor:
+        if self.agent.row.critic_loss == "consistency":
+            assert strong_view is not None
+            return self.consistency_loss(view, action, target, strong_view)
         losses = []
         for pixels in [view] if strong_view is None else [view, strong_view]:
             q1, q2 = self.sac.critic(encode(self.sac.encoder, pixels), action)
             losses.append(F.mse_loss(q1, target) + F.mse_loss(q2, target))
-        return sum(losses, torch.tensor(0.0)) / len(losses)
+        scale = {"sum": 1.0, "mean": 0.5}[self.agent.row.critic_loss]
+        return scale * sum(losses, torch.tensor(0.0)) / len(losses)
 
-    def actor_losses(self, view: Tensor, shared: Tensor | None) -> tuple[Tensor, Tensor]:
-        features = encode(self.sac.encoder, view).detach() if shared is None else shared
-        action, log_prob = self.sac.actor.sample(features, self.generator)
-        q1, q2 = self.sac.critic(
-            features if shared is not None else encode(self.sac.encoder, view).detach(), action
-        )
+    def actor_losses(self, views: list[Tensor], shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+        """views: the weak (or only) one, and the strong one if the actor acts on both."""
+        features = [encode(self.sac.encoder, view).detach() for view in views] if shared is None else shared
+        action, log_prob = self.sac.actor.sample(torch.cat(features[: len(views)]), self.generator)
+        q1, q2 = self.sac.critic(torch.cat([features[0]] * len(views)), action)
         alpha = self.sac.log_alpha.exp()
         actor_loss = (alpha.detach() * log_prob - torch.min(q1, q2)).mean()
         alpha_loss = (alpha * (-log_prob - self.sac.target_entropy).detach()).mean()
@@ -227,6 +365,16 @@ class PlainLearner:
         logits = torch.matmul(query, torch.matmul(task.W, key.T))
         return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 
+    def mask_loss(self, view: Tensor, action: Tensor) -> Tensor:
+        task = self.auxiliary
+        assert isinstance(task, MaskTask)
+        mask = saliency_mask(self.sac, view, action, self.agent.saliency_quantile)
+        strong_view = self.strong(view, self.aux_generator)
+        predicted = torch.sigmoid(
+            task.decoder(task.projection(encode(task.encoder, strong_view)), action)
+        ).clamp(1e-7, 1 - 1e-7)
+        return -(mask * predicted.log() + (1 - mask) * (1 - predicted).log()).mean()
+
     def inverse_dynamics_loss(self, view: Tensor, next_view: Tensor, action: Tensor) -> Tensor:
         task = self.auxiliary
         assert isinstance(task, InverseDynamicsTask)
@@ -237,6 +385,8 @@ class PlainLearner:
         if isinstance(self.auxiliary, SodaTask):
             observations = sample_observations(replay, self.agent.aux_batch_size, self.replay_rng)
             return self.soda_loss(observations.to(self.agent.device))
+        if isinstance(self.auxiliary, MaskTask):
+            return self.mask_loss(view, batch.action)
         if isinstance(self.auxiliary, CurlTask):
             return self.curl_loss(batch.obs, view)
         if self.agent.n_step > 1:  # RL's next view is not the one that the action led to
@@ -248,17 +398,29 @@ class PlainLearner:
         """What `Agent.update` does; returns the losses."""
         agent, losses = self.agent, {}
         batch = sample(replay, agent.batch_size, self.replay_rng, agent.n_step).to(agent.device)
-        view, next_view = (self.weak(obs, self.generator) for obs in (batch.obs, batch.next_obs))
         row = agent.row
+        view = self.weak(batch.obs, self.generator)
+        if row.target_sees == "raw":
+            next_view = center_crop(batch.next_obs, agent.crop_size)
+        else:
+            next_view = self.weak(batch.next_obs, self.generator)
         if row.target_sees == "strong":  # in our rows: critic and actor too
             view, next_view = (self.strong(pixels, self.generator) for pixels in (view, next_view))
         strong_view = self.strong(view, self.generator) if row.critic_sees == "both" else None
+        if row.critic_sees == "masked":
+            strong_view = self.masked_view(view, batch.action)
         target = self.bellman_target(next_view, batch.reward, batch.discount)
-        shared = encode(self.sac.encoder, view).detach() if self.sac.share_features else None
+        actor_views = [view]
+        if row.actor_sees == "both":
+            assert strong_view is not None  # in our rows the critic sees it too
+            actor_views.append(strong_view)
+        shared = None
+        if self.sac.share_features:
+            shared = [encode(self.sac.encoder, pixels).detach() for pixels in actor_views]
         losses["critic_loss"] = self.critic_loss(view, batch.action, target, strong_view)
         self._step("critic", losses["critic_loss"])
         if self.updates % agent.actor_every == 0:
-            losses["actor_loss"], alpha_loss = self.actor_losses(view, shared)
+            losses["actor_loss"], alpha_loss = self.actor_losses(actor_views, shared)
             self._step("actor", losses["actor_loss"])
             self._step("alpha", alpha_loss)
         if self.updates % agent.target_every == 0:

@@ -1,4 +1,4 @@
-"""`softaug bench replay`: time to make a batch from a memory-mapped replay, beside a naive loop over samples.
+"""`softaug bench replay`: time to make a batch from a memory-mapped replay, next to a naive loop over samples.
 
 A batch is gathered, stacked, cropped and turned into floats, as the encoder takes it. The file is larger than the
 processor's caches, and is in the page cache: a disk is not what is measured here.
@@ -24,8 +24,8 @@ from softaug.benchmarks import plain
 from softaug.config import make_config
 from softaug.errors import UserError
 from softaug.learning.augment import RandomCrop
+from softaug.learning.memory import keep_freed_memory
 from softaug.learning.replay import Replay
-from softaug.memory import keep_freed_memory
 
 EPISODE = 250
 BATCHES = (128, 256)

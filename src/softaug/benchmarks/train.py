@@ -86,7 +86,6 @@ def instrumented(clock: Clock) -> Iterator[None]:
     from softaug.envs import dmc  # not dm_control itself: this one chooses a GL back end that works
     from softaug.learning import agent, augment, networks, replay, sac
     from softaug.learning.auxiliary import soda
-    from softaug.learning.overlap import TwoThreads
     from softaug.training import log, stepper
     from softaug.training import loop as training_loop
 
@@ -117,7 +116,6 @@ def instrumented(clock: Clock) -> Iterator[None]:
         (networks.Encoder, "forward", timed_encode),
         (torch.Tensor, "backward", clock.timed("heads", backward)),
         (training_loop.Training, "decide", timed_decide),
-        (TwoThreads, "are_faster", lambda self: False),
     ]
     for owner, names, part in (
         (agent.Agent, ("act",), "act"),
@@ -129,6 +127,9 @@ def instrumented(clock: Clock) -> Iterator[None]:
         (augment.RandomShift, ("__call__",), "augment"),
         (augment.RandomConv, ("__call__",), "augment"),
         (augment.RandomOverlay, ("__call__",), "augment"),
+        (augment.MovingOverlay, ("__call__",), "augment"),
+        (augment.RandomRotate, ("__call__",), "augment"),
+        (augment.OneOf, ("__call__",), "augment"),
         (torch.optim.Adam, ("step",), "optimizer"),
         (sac.SAC, ("update_target",), "optimizer"),
         (soda.SodaTask, ("update_target",), "optimizer"),

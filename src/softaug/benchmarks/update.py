@@ -1,4 +1,4 @@
-"""`softaug bench update`: time of a decision's learning, per method, beside the plain version and the matmul peak.
+"""`softaug bench update`: time of a decision's learning, per method, next to the plain version and the matmul peak.
 
 Our learner and the plain one run in a process each and take turns with a large matrix product, round by round,
 so that a busy machine slows all three alike. Numbers are medians over the rounds; `*_best` are from the shortest
@@ -20,6 +20,7 @@ import resource
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,10 @@ from softaug.benchmarks.plain import PlainLearner
 from softaug.config import Config, make_config
 from softaug.errors import UserError
 from softaug.learning.agent import Agent, choose_device, make_agent
-from softaug.learning.augment import RandomOverlay
+from softaug.learning.memory import keep_freed_memory
+from softaug.learning.networks import Masker
 from softaug.learning.replay import Replay
-from softaug.memory import keep_freed_memory
+from softaug.media import image_source
 from softaug.methods import METHODS, get_method
 from softaug.presets import PRESETS
 
@@ -62,16 +64,34 @@ def useful_gflop(config: Config) -> float:
     """The encoder's useful work per update, averaged over the schedule (see above)."""
     row, layers = config.row, layer_flops(config)
     # Images per update: the next view through the online and the target encoder, the actor's view; or only the first.
-    forward = config.batch_size * (1 if config.share_features else 2 + 1 / config.actor_every)
-    trained = config.batch_size * (2.0 if row.critic_sees == "both" else 1.0)
+    actors = (2 if row.actor_sees == "both" else 1) / config.actor_every
+    forward = config.batch_size * (1 if config.share_features else 2 + actors)
+    trained = config.batch_size * (2.0 if row.critic_sees in ("both", "masked") else 1.0)
+    if row.critic_sees == "masked":  # a gradient of inputs, forward and back
+        forward += 2 * config.batch_size
     # SODA samples a batch of its own; CURL and PAD take RL's.
     auxiliary = (config.aux_batch_size if row.auxiliary == "soda" else config.batch_size) / config.aux_every
     if row.auxiliary in ("soda", "curl"):  # a target or key without gradient, and a prediction or query
         forward += auxiliary
         trained += auxiliary
+    elif row.auxiliary == "sgqn":  # the mask again, and the prediction
+        forward += 2 * auxiliary
+        trained += auxiliary
     elif row.auxiliary == "inverse_dynamics":  # both ends of a transition
         trained += 2 * auxiliary
-    return (forward * sum(layers) + trained * (3 * sum(layers) - layers[0])) / 1e9
+    work = forward * sum(layers) + trained * (3 * sum(layers) - layers[0])
+    if row.masker:  # the target's masker is the online one
+        masking = masker_flops(config)
+        seen = config.batch_size * (1 if config.share_features else 1 + actors)
+        work += seen * sum(masking) + trained * (3 * sum(masking) - masking[0])
+    return work / 1e9
+
+
+def masker_flops(config: Config) -> list[int]:
+    """The same as `layer_flops` for MaDi's masker."""
+    channels = (3, Masker.WIDTH, Masker.WIDTH, 1)
+    pixels = config.frame_stack * config.crop_size**2
+    return [2 * pixels * 9 * here * there for here, there in pairwise(channels)]
 
 
 def schedule(config: Config) -> int:
@@ -110,12 +130,13 @@ def serve(connection: Connection, config: Config, variant: str, threads: int, di
     if variant == "ours":
         keep_freed_memory()  # as training does; the plain learner goes without
     obs_shape = (3 * config.frame_stack, config.image_size, config.image_size)
-    agent = make_agent(config, obs_shape, ACTION_DIM)
+    images = image_source(config.images or None) if config.row.uses_images else None
+    if images is not None:
+        # Procedural images are made when first drawn: draw them all before anything is timed.
+        images.sample(4096, 4, 4, np.random.default_rng(0))
+    agent = make_agent(config, obs_shape, ACTION_DIM, images=images)
     learner = agent if variant == "ours" else PlainLearner(agent)
     replay = make_replay(config, directory / variant)
-    if isinstance(agent.strong, RandomOverlay):
-        # Procedural pictures are made when first drawn: draw them all before anything is timed.
-        agent.strong.images.sample(4096, 4, 4, np.random.default_rng(0))
     while True:  # until `measure` ends this process
         request = connection.recv()
         if request == "update":
@@ -154,7 +175,7 @@ def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
 
         return call
 
-    # Whoever crops: PAD's task, for one, takes RL's crops.
+    # Whatever crops: PAD's task, for one, takes RL's crops.
     owners: list[Any] = [owner for owner in (agent, agent.auxiliary) if hasattr(owner, "weak")]
     weak = agent.weak
     for owner in owners:

@@ -11,6 +11,7 @@ BENCHMARKS = {
     "update": "learner: time of an update and its parts",
     "replay": "replay: time to store and to sample",
     "data": "overlay images from a packed folder, and how long a learner waits for its data",
+    "lab": "softaug lab: frames per second, how soon a control takes effect, growth of memory",
     "train": "a short real run: parts of a decision, decisions per second, and the machine's limit",
 }
 

@@ -9,15 +9,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from softaug.evaluation.export import FORMATS, check_format, examples, export_policy
+from softaug.commands.eval import RUN_HELP
+from softaug.evaluation.export import FORMATS, check_format, export_examples, export_policy
 from softaug.evaluation.runs import load_run
 from softaug.files import output_file
+from softaug.zoo import outputs_of
 
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
+    parser.add_argument("run_dir", metavar="RUN", type=Path, help=RUN_HELP)
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="file format")
     parser.set_defaults(out=None)
     parser.add_argument(
@@ -36,15 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_format(args.format)
     trained = load_run(args.run_dir, args.checkpoint)
-    path = output_file(args.out) if args.out else args.run_dir / f"policy{SUFFIX[args.format]}"
-    encounter = examples(trained)
-    difference, metadata = export_policy(trained, path, args.format, encounter)
+    path = output_file(args.out) if args.out else outputs_of(args.run_dir) / f"policy{SUFFIX[args.format]}"
+    examples = export_examples(trained)
+    difference, metadata = export_policy(trained, path, args.format, examples)
     facts = {
         "file": str(path),
         "format": args.format,
         "bytes": path.stat().st_size,
         "max_difference": difference,
-        "observations_checked": len(encounter.observations),
+        "observations_checked": len(examples.observations),
         **metadata,
     }
     if args.json:
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"  {metadata['task']}, {metadata['method']}, after {metadata['decisions']} decisions")
     console.print(f"  pixels uint8 (B, {shape}) -> action float32 (B, {metadata['action_dim']})")
     console.print(
-        f"  checked against the original on {len(encounter.observations)} observations and on random pixels: "
+        f"  checked against the original on {len(examples.observations)} observations and on random pixels: "
         f"actions differ by at most {difference:.1e}"
     )
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from softaug.commands.eval import add_optional
 from softaug.envs import PAPER_TASKS
-from softaug.envs.modes import BENCHMARK_MODES, split_modes
+from softaug.envs.modes import BENCHMARK_MODES, MODE_GROUPS, expand_groups, split_modes
 from softaug.errors import UserError
 from softaug.files import output_file
 
@@ -23,7 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tasks, one row each (default: the benchmark's and robot_push, each in its most telling modes)",
     )
     add_optional(
-        parser, "--modes", metavar="A,B", help="modes, one column each (with --tasks alone: the benchmark's)"
+        parser,
+        "--modes",
+        metavar="A,B",
+        help="modes, one column each (with --tasks alone: DMControl-GB's); "
+        f"{'|'.join(MODE_GROUPS)} stand for a benchmark's",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and draws")
     parser.add_argument("--videos", help="a folder of videos, or 'procedural'")
@@ -60,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
         sources = save_standard_gallery(args.out, **options)
     else:
         tasks = args.tasks.split(",") if args.tasks else list(PAPER_TASKS)
-        modes = split_modes(args.modes) if args.modes else [mode.name for mode in BENCHMARK_MODES]
+        modes = (
+            expand_groups(split_modes(args.modes)) if args.modes else [mode.name for mode in BENCHMARK_MODES]
+        )
         sources = save_gallery(args.out, tasks, modes, **options)
     if args.json:
         print(json.dumps({"out": str(args.out), "media": sources}))

@@ -1,4 +1,7 @@
-"""``softaug play RUN``: a video of a trained agent: left what the network sees, right the scene in full resolution."""
+"""``softaug play RUN``: a video of a trained agent: left what the network sees, right the scene in full resolution.
+
+With ``--tour``, several agents side by side while the appearance changes from mode to mode within one episode.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +16,34 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
-from softaug.commands.eval import (
-    add_run_arguments,
-)
+from softaug.commands.eval import RUN_HELP, add_optional, add_run_arguments
 from softaug.envs import MODE_NAMES
 from softaug.envs.factory import ConfigEnvs, check_own_envs, media_facts
 from softaug.envs.modes import split_modes
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
+from softaug.evaluation.animation import SUFFIXES, check_animation, panels, save_animation
 from softaug.evaluation.evaluate import play_episodes, tasks_of
 from softaug.evaluation.recording import Recorder
 from softaug.evaluation.run_evaluation import check_adapt, check_modes, with_media
-from softaug.evaluation.runs import load_run
+from softaug.evaluation.runs import Run, load_run
+from softaug.evaluation.tour import MODES as TOUR_MODES
+from softaug.evaluation.tour import TourFrame, check_tour, play_tour
+from softaug.files import output_file
 from softaug.media.comparability import media_note
+from softaug.progress import Bars
+from softaug.tasks import ROBOT_TASKS, action_repeat
 from softaug.trust import require_trust
 
 GAP = 4
-"""Black pixels between the two pictures."""
+"""Black pixels between the two images."""
 
 
 class Filmed(gymnasium.Wrapper):
-    """Records every frame of `env` beside that of `large`, the same episode rendered larger.
+    """Records every frame of `env` next to that of `large`, the same episode rendered larger.
 
     Both environments get the same seeds and actions, so they are in the same state; only `env` is seen by the agent.
-    full_frame: show the picture that `env` (an adapted environment of the user's own) was given, instead of `large`.
+    full_frame: show the image that `env` (an adapted environment of the user's own) was given, instead of `large`.
     """
 
     def __init__(
@@ -73,38 +80,57 @@ class Filmed(gymnasium.Wrapper):
     def _film(self, obs: np.ndarray, large_obs: np.ndarray | None) -> None:
         seen = newest_frame(obs)
         margin = (len(seen) - self.crop_size) // 2
-        pictures = [
+        images = [
             enlarge(seen[margin : margin + self.crop_size, margin : margin + self.crop_size], self.size)
         ]
         gap = np.zeros((self.size, GAP, 3), np.uint8)
         if large_obs is not None:
-            pictures += [gap, newest_frame(large_obs)]
+            images += [gap, newest_frame(large_obs)]
         if self.full_frame:
-            pictures += [gap, to_height(self.env.get_wrapper_attr("full_frame"), self.size)]
-        self.recorder.add(np.concatenate(pictures, axis=1))
+            images += [gap, to_height(self.env.get_wrapper_attr("full_frame"), self.size)]
+        self.recorder.add(np.concatenate(images, axis=1))
 
 
-def enlarge(picture: np.ndarray, size: int) -> np.ndarray:
-    """A square picture (H, H, 3) as (size, size, 3), every pixel a sharp block: what the network gets, no more."""
-    index = np.arange(size) * len(picture) // size
-    return picture[index][:, index]
+def enlarge(image: np.ndarray, size: int) -> np.ndarray:
+    """A square image (H, H, 3) as (size, size, 3), every pixel a sharp block: what the network gets, no more."""
+    index = np.arange(size) * len(image) // size
+    return image[index][:, index]
 
 
-def to_height(picture: np.ndarray, height: int) -> np.ndarray:
-    """A picture (H, W, 3) at another height, in its own proportions."""
-    width = max(1, round(picture.shape[1] * height / picture.shape[0]))
-    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR))
+def to_height(image: np.ndarray, height: int) -> np.ndarray:
+    """An image (H, W, 3) at another height, in its own proportions."""
+    width = max(1, round(image.shape[1] * height / image.shape[0]))
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
-    parser.add_argument(
+    parser.add_argument("run_dirs", metavar="RUN", nargs="+", type=Path, help=RUN_HELP)
+    add_optional(
+        parser,
         "--mode",
-        default="train",
         metavar="NAME",
-        help=f"appearance of the world: {', '.join(MODE_NAMES)}, or a mode of your own environment",
+        help=f"appearance of the world: {', '.join(MODE_NAMES)}, or a mode of your own environment (default: train)",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="video to write")
+    parser.add_argument(
+        "--tour",
+        action="store_true",
+        help="one episode in changing appearance, of all RUNs side by side; --mode A,B says which modes "
+        f"(default: {','.join(TOUR_MODES)})",
+    )
+    add_optional(
+        parser,
+        "--tour-decisions",
+        type=int,
+        metavar="N",
+        help="decisions in each mode of the tour (default: a whole episode in equal parts)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE.mp4",
+        help="video to write; a tour also as .gif or .webp",
+    )
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="episodes, one after the other")
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed; plays the episodes that eval plays"
@@ -122,17 +148,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    trained = load_run(args.run_dir, args.checkpoint)
-    require_trust(trained.path, trained.config, trust=args.trust)
-    trained = with_media(trained, args.videos, args.colors, args.test_env)
-    check_adapt(trained, args.adapt)
-    adapt = trained.config.row.adapts if args.adapt is None else args.adapt
-    if args.out.suffix.lower() != ".mp4":
-        raise UserError(f"{args.out} is not an .mp4 file; give --out a name that ends in .mp4")
     if not 16 <= args.size <= 1024 or args.size % 2:
         raise UserError(f"--size must be an even number from 16 to 1024, not {args.size}")
     if not 0 < args.fps <= 240:
         raise UserError(f"--fps must be between 0 and 240, not {args.fps:g}")
+    return _tour(args) if args.tour else _play(args)
+
+
+def _load(args: argparse.Namespace, path: Path) -> tuple[Run, bool]:
+    """The run, and whether its policy adapts."""
+    trained = load_run(path, args.checkpoint)
+    require_trust(trained.path, trained.config, trust=args.trust)
+    trained = with_media(trained, args.videos, args.colors, args.test_env)
+    check_adapt(trained, args.adapt)
+    return trained, trained.config.row.adapts if args.adapt is None else args.adapt
+
+
+def _tour(args: argparse.Namespace) -> int:
+    check_animation(output_file(args.out))
+    if args.tour_decisions is not None and args.tour_decisions < 1:
+        raise UserError(f"--tour-decisions must be at least 1, not {args.tour_decisions}")
+    loaded = [_load(args, path) for path in args.run_dirs]
+    for trained, _ in loaded:
+        check_tour(trained)
+    modes = check_modes(split_modes(args.mode) if args.mode else TOUR_MODES, loaded[0][0].config)
+    with Bars("decisions") as bars:
+        tours: list[list[TourFrame]] = []
+        for (trained, adapt), path in zip(loaded, args.run_dirs, strict=True):
+            tours.append([])
+            for frame in play_tour(
+                trained, modes, args.seed, size=args.size, decisions=args.tour_decisions, adapt=adapt
+            ):
+                tours[-1].append(frame)
+                bars.stage(str(path), len(tours[-1]), frame.of)
+    labels = [trained.config.row.label for trained, _ in loaded]
+    frames = list(panels([iter(tour) for tour in tours], labels, _most_reward(loaded[0][0])))
+    size = save_animation(args.out, frames, args.fps)
+    facts = {
+        "file": str(args.out),
+        "bytes": size,
+        "modes": modes,
+        "runs": [
+            {
+                "run": str(path),
+                "task": trained.config.task,
+                "method": trained.config.method,
+                "decisions": len(tour),
+                "return": tour[-1].total,
+                "return_by_mode": {m: sum(f.reward for f in tour if f.mode == m) for m in modes},
+            }
+            for (trained, _), path, tour in zip(loaded, args.run_dirs, tours, strict=True)
+        ],
+    }
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for path, tour in zip(args.run_dirs, tours, strict=True):
+        console.print(f"{path}: return {tour[-1].total:.1f} in {len(tour)} decisions")
+    console.print(f"written to {args.out} ({size / 1e3:,.0f} kB)")
+    return 0
+
+
+def _most_reward(trained: Run) -> float:
+    """The largest reward of a decision: a frame of the suite's tasks gives at most 1; the robot's has no such bound."""
+    config = trained.config
+    return 0.0 if config.task in ROBOT_TASKS else float(config.action_repeat or action_repeat(config.task))
+
+
+def _play(args: argparse.Namespace) -> int:
+    if args.out.suffix.lower() != ".mp4":
+        raise UserError(
+            f"{args.out} is not an .mp4 file; give --out a name that ends in .mp4"
+            + (", or --tour" if args.out.suffix.lower() in SUFFIXES else "")
+        )
+    if len(args.run_dirs) > 1:
+        raise UserError("play shows one run at a time; give one RUN, or --tour to see several side by side")
+    trained, adapt = _load(args, args.run_dirs[0])
+    args.mode = args.mode or "train"
     modes = check_modes(split_modes(args.mode), trained.config)
     tasks = tasks_of(modes, args.episodes)
     check_own_envs(trained.config, modes)
@@ -143,7 +236,7 @@ def run(args: argparse.Namespace) -> int:
             config = trained.config
             crop_size = min(config.crop_size, args.size)
             larger = dataclasses.replace(config, image_size=args.size, crop_size=crop_size, frame_stack=1)
-            # Of the user's own world there is one only (it may be a robot): its camera's picture is shown large.
+            # Of the user's own world there is one only (it may be a robot): its camera's image is shown large.
             own = args.large and config.own_env
             large = ConfigEnvs(larger)(mode, seed) if args.large and not own else None
             small = ConfigEnvs(config)(mode, seed)
@@ -166,10 +259,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = Console(highlight=False)
     for episode in episodes:
-        look = episode.info.get("video") or ""
+        video = episode.info.get("video") or ""
         console.print(
             f"{args.mode}, episode {episode.episode}: return {episode.total:.1f} in {episode.decisions} decisions"
-            + (f"  ({Path(str(look)).name})" if look else ""),
+            + (f"  ({Path(str(video)).name})" if video else ""),
             markup=False,
             soft_wrap=True,
         )

@@ -1,4 +1,4 @@
-"""``softaug report RUNS…``: one self-contained HTML page about runs, finished or going on."""
+"""``softaug report RUNS…``: one self-contained HTML page about runs, finished or in progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ LEAST_SECONDS = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", type=Path, help="run directories, or folders that contain some"
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        type=Path,
+        help="run directories, folders that contain some, zoo:NAME",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page to write"

@@ -1,4 +1,4 @@
-"""``softaug reproduce ITEM``: the paper's tables and figures from runs; those that are missing are made."""
+"""``softaug reproduce ITEM``: the paper's tables and figures, and later benchmarks', from runs; missing ones are made."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from softaug.commands.config_flags import add_config_arguments, given_arguments
 from softaug.commands.sweep import add_backend_arguments
-from softaug.config import add_config_arguments, given_arguments
 from softaug.errors import UserError, unknown
 from softaug.presets import PRESETS
 from softaug.results.reading import MEDIA_ORDER, RunRecord, find_runs, read_run, runs_below
-from softaug.results.reproduce.collect import count, select
+from softaug.results.reproduce.collect import count, select, select_policies
 from softaug.results.reproduce.console import Plan, show, show_plan
 from softaug.results.reproduce.grids import ITEMS, FigureItem, Item, SamplesItem, TableItem, make_items
 from softaug.results.reproduce.missing_runs import (
@@ -33,6 +34,7 @@ from softaug.results.reproduce.missing_runs import (
     read_again,
 )
 from softaug.results.reproduce.tables import TableResult, make_table
+from softaug.sweep import check_options
 
 if TYPE_CHECKING:
     from softaug.results.reproduce.writing import WrittenItem
@@ -53,12 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Any config flag applies to every new run. Values in brackets are the paper's; a method's own "
         "numbers and --preset small replace some."
     )
-    parser.add_argument("item", metavar="ITEM", help=f"table or figure: {', '.join(ITEMS)}, or all")
+    parser.add_argument(
+        "item", metavar="ITEM", help=f"table or figure: {', '.join(ITEMS)}; or all (of the paper's)"
+    )
     what = parser.add_argument_group("what")
     what.add_argument(
         "--preset",
         metavar="NAME",
-        help="paper or small; by default paper, with --only-existing that of the runs",
+        help="paper, small or gb2; by default paper (item gb2: gb2), with --only-existing that of the runs",
     )
     what.add_argument(
         "--seeds",
@@ -67,6 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"number of seeds; by default {PAPER_SEEDS}, with --only-existing all",
     )
     what.add_argument("--tasks", metavar="A,B", help="tasks instead of the paper's")
+    what.add_argument(
+        "--published",
+        action="store_true",
+        help="figures: over frames, with DrQ-v2's and MR.Q's published training curves as thin lines",
+    )
     what.add_argument(
         "--decisions", type=int, metavar="N", help="length of training; by default the preset's"
     )
@@ -95,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="DIR",
-        help="existing runs, or folders of them [those in OUT/runs]",
+        help="existing runs, folders of them, or zoo:NAME [those in OUT/runs]",
     )
     where.add_argument("--only-existing", action="store_true", help="train and evaluate nothing")
     how = parser.add_argument_group("how")
@@ -142,6 +151,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--episodes must be at least 1, not {args.episodes}")
     if args.out.exists() and not args.out.is_dir():
         raise UserError(f"{args.out} is a file; give a directory as --out")
+    # Also where nothing is to be trained: a misspelled backend would otherwise pass unnoticed.
+    check_options(
+        args.backend, args.address, args.sweep_workers, args.retries, args.cpus_per_run, args.gpus_per_run
+    )
     progress = Console(file=sys.stderr, highlight=False, quiet=args.quiet)
     console = Console(file=sys.stderr, highlight=False)  # what must be heard, also with --quiet
     if args.only_existing:
@@ -151,16 +164,18 @@ def run(args: argparse.Namespace) -> int:
             )
         seeds = None if args.seeds is None else parse_seed_count(args.seeds)
         needs_runs = any(not isinstance(item, SamplesItem) for item in items)
-        records = (
-            [read_run(path) for path in find_runs(args.runs or [args.out / "runs"])] if needs_runs else []
-        )
+        published = all(isinstance(item, TableItem) and item.shows_published for item in items)
+        if not needs_runs or (published and args.runs is None and not (args.out / "runs").exists()):
+            records = []
+        else:
+            records = [read_run(path) for path in find_runs(args.runs or [args.out / "runs"])]
         return _write(args, items, records, seeds, args.preset, progress, console)
-    args.preset = args.preset or "paper"
+    args.preset = args.preset or getattr(items[0], "preset", "paper")
     seeds = parse_seed_count(args.seeds if args.seeds is not None else PAPER_SEEDS)
     if args.cost is not None:
         return _cost(args, items, seeds)
     there, missing = _plan(args, items, seeds)
-    episodes = args.episodes or EPISODES[args.preset]
+    episodes = args.episodes or EPISODES.get(args.preset, EPISODES["paper"])
     if args.dry_run:
         lacking = plan_evaluations(items, there, episodes)
         tables = any(isinstance(item, TableItem) for item in items)
@@ -188,7 +203,8 @@ def run(args: argparse.Namespace) -> int:
     jobs = plan_evaluations(items, [r for r in there if r.finished], episodes)
     _evaluate(args, jobs, episodes, progress, console)
     try:
-        status = _write(args, items, read_again(there, ()), seeds, args.preset, progress, console)
+        records = [*read_again(there, ()), *_policies(args)]
+        status = _write(args, items, records, seeds, args.preset, progress, console)
     except UserError as error:
         if not failed:
             raise
@@ -219,7 +235,7 @@ def _cost(args: argparse.Namespace, items: Sequence[Item], seeds: Sequence[int])
     cost = grid_cost(
         runs,
         test_modes,
-        episodes=args.episodes or EPISODES[args.preset],
+        episodes=args.episodes or EPISODES.get(args.preset, EPISODES["paper"]),
         workers=workers,
         gpu_tflops=tflops,
         benchmarks=Benchmarks() if args.bench is None else read_benchmarks(args.bench),
@@ -252,6 +268,12 @@ def _plan(
     if args.backend == "local":  # elsewhere there may be other images
         check_images(there, missing)
     return there, missing
+
+
+def _policies(args: argparse.Namespace) -> list[RunRecord]:
+    """The results of policies that were made elsewhere, among the runs that were given."""
+    records = [read_run(path) for path in find_runs(args.runs)] if args.runs else []
+    return [record for record in records if record.config.row.foreign]
 
 
 def _train(args: argparse.Namespace, missing: Sequence[PlannedRun], progress: Console) -> list[Outcome]:
@@ -317,7 +339,12 @@ def _write(
             written.append((drawn, None))
             continue
         selection = select(records, item.grid, preset=preset, decisions=args.decisions, seeds=seeds)
-        if not selection.runs:
+        if isinstance(item, TableItem):
+            selection = replace(selection, policies=select_policies(records, item.cells))
+            item = item.with_policies(dict.fromkeys(r.config.method for r in selection.policies))
+        if not (selection.runs or selection.policies) and not (
+            isinstance(item, TableItem) and item.shows_published
+        ):
             if len(items) == 1:
                 raise UserError(_nothing(item, records, preset, args.decisions))
             _say(console, f"{item.name}: left out, none of its runs is finished")
@@ -325,7 +352,9 @@ def _write(
             table = make_table(item, selection, media=args.media, asked_seeds=asked)
             written.append((writing.write_table(table, args.out), table))
         else:
-            drawn = writing.write_curves(item, selection, args.out, media=args.media, asked_seeds=asked)
+            drawn = writing.write_curves(
+                item, selection, args.out, media=args.media, asked_seeds=asked, published=args.published
+            )
             written.append((drawn, None))
     if not written:
         raise UserError(

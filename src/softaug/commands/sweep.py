@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from softaug.config import add_config_arguments, given_arguments
+from softaug.commands.config_flags import add_config_arguments, given_arguments
 from softaug.sweep import (
     Outcome,
     PlannedRun,
@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grid.add_argument("--methods", required=True, metavar="X,Y", help="methods")
     grid.add_argument("--seeds", default="0", metavar="0-4", help="seeds: 0-4, or 0,2,5")
     grid.add_argument(
-        "--preset", default="small", metavar="NAME", help="paper, small, or a preset file of softaug tune"
+        "--preset",
+        default="small",
+        metavar="NAME",
+        help="paper, small, gb2, or a preset file of softaug tune",
     )
     grid.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="runs go to DIR/TASK/METHOD/seedN"
@@ -238,7 +241,7 @@ def names(text: str) -> list[str]:
 
 
 def show(outcomes: Sequence[Outcome], out: Path) -> None:
-    """How every run ended, the logs of those that failed, and how to go on."""
+    """How every run ended, the logs of those that failed, and how to continue."""
     console = Console(file=sys.stdout, highlight=False)
     rows = [outcome_row(outcome) for outcome in outcomes]
     console.print(table(rows, console.width, title=f"sweep · {out}"))

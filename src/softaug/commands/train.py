@@ -11,14 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from softaug.config import (
-    Config,
-    add_config_arguments,
-    default_directory,
-    given_arguments,
-    make_config,
-    read_config,
-)
+from softaug.commands.config_flags import add_config_arguments, given_arguments
+from softaug.config import Config, default_directory, make_config, read_config
 from softaug.errors import UserError
 from softaug.media.comparability import media_note
 from softaug.methods import get_method

@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from softaug.commands.config_flags import add_config_arguments, given_arguments
 from softaug.commands.sweep import add_backend_arguments, names
-from softaug.config import add_config_arguments, given_arguments
 from softaug.errors import UserError
 from softaug.sweep import check_options, default_cpus, parse_seeds
 from softaug.sweep.plan import check_media
@@ -25,7 +25,7 @@ from softaug.tuning.plan import Settings, make_settings, record_settings
 from softaug.tuning.runners import LocalRunner, RayRunner, Runner
 from softaug.tuning.space import DEFAULT_SPACE, read_space
 from softaug.tuning.study import Tuner, import_optuna, locked, open_study
-from softaug.tuning.summary import Summary, scoring, shown, summarise
+from softaug.tuning.summary import Summary, scoring, shown, summarize
 
 INTERRUPTED = 130
 SHOWN_TRIALS = 10
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"Searched unless --space says otherwise: {', '.join(DEFAULT_SPACE)}. See docs/tune.md."
     )
     what = parser.add_argument_group("what to tune for")
-    what.add_argument("--tasks", metavar="A,B", help="tasks; the score is the mean of their normalised areas")
+    what.add_argument("--tasks", metavar="A,B", help="tasks; the score is the mean of their normalized areas")
     what.add_argument("--env", metavar="MODULE:CALLABLE", help="your own environment instead of --tasks")
     what.add_argument("--method", default="sac", metavar="NAME", help="method of every trial [%(default)s]")
     what.add_argument(
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         ):
             display.say(scoring(settings))
             all_over = Tuner(settings, out, study, runner, args.trials, display).run()
-        summary = summarise(settings, out, study, command)
+        summary = summarize(settings, out, study, command)
     if args.json:
         print(json.dumps({"complete": all_over, **summary.to_json()}, indent=2))
     else:

@@ -1,13 +1,13 @@
-"""Change a compiled model's colours in place, with the pixels a recompiled XML would give.
+"""Change a compiled model's colors in place, with the pixels a recompiled XML would give.
 
 dm_control's tasks share `common/skybox.xml` and `common/materials.xml`. The benchmark edits attributes of
 three of their elements: the texture `skybox`, the texture `grid` and the material `self`. Here the
 edited texture alone is built, copied into the model's `tex_data` and uploaded to the GL context: no new
-model, no new context. The skybox (800 x 800 x 6) takes MuJoCo about 80 ms to build, so the colour modes
+model, no new context. The skybox (800 x 800 x 6) takes MuJoCo about 80 ms to build, so the color modes
 build it from a precomputed gradient instead.
 
 Images are those of the benchmark as published, whatever MuJoCo is installed: `Painter` corrects what later versions
-draw differently (the anchor of a plane's texture, the colour of a taut tendon).
+draw differently (the anchor of a plane's texture, the color of a taut tendon).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_SKY_RGB = np.array([0.4, 0.6, 0.8])
 # Rows of a skybox face (800) that are computed together: few enough to stay in a core's cache.
 ROWS_AT_ONCE = 80
 
-# From this version on, the texture of a finite plane starts at its corner; before, at its centre, as in the benchmark.
+# From this version on, the texture of a finite plane starts at its corner; before, at its center, as in the benchmark.
 CORNER_ANCHORED_SINCE = (3, 12)
 
 _ASSET_FILES = {"skybox": "./common/skybox.xml", "grid": "./common/materials.xml"}
@@ -53,7 +53,7 @@ _loading = threading.Lock()
 
 @contextmanager
 def more_assets(assets: str) -> Iterator[None]:
-    """Models that dm_control's suite compiles in this block have these textures and materials besides their own.
+    """Models that dm_control's suite compiles in this block have these textures and materials in addition to their own.
 
     The suite's tasks read and compile their models themselves, and a compiled model cannot grow.
     """
@@ -102,9 +102,9 @@ def mujoco_version() -> tuple[int, int]:
 
 
 def floor_offsets(model: Any) -> dict[str, tuple[int, int]]:
-    """Texture name -> rows and columns to roll it by, so that it lies on its plane as it did when anchored at the centre.
+    """Texture name -> rows and columns to roll it by, so that it lies on its plane as it did when anchored at the center.
 
-    With `texuniform`, a texture is 2 / texrepeat units long, and the corner is half a plane away from the centre. An
+    With `texuniform`, a texture is 2 / texrepeat units long, and the corner is half a plane away from the center. An
     infinite plane (size 0) has no corner; without `texuniform` the texture is stretched with the plane, and a
     whole number of repeats on each half makes both anchors the same. Planes that share a texture have equal sizes
     in all of dm_control's tasks; the first one counts.
@@ -126,10 +126,10 @@ def floor_offsets(model: Any) -> dict[str, tuple[int, int]]:
 
 
 class SkyParts(NamedTuple):
-    """What every skybox has in common, whatever its first colour."""
+    """What every skybox has in common, whatever its first color."""
 
     side: np.ndarray
-    """Share of the first colour in a texel, float64 (width, width): the same on the four side faces."""
+    """Share of the first color in a texel, float64 (width, width): the same on the four side faces."""
     up: np.ndarray
     down: np.ndarray
     speck_texels: np.ndarray
@@ -158,7 +158,7 @@ def sky_parts() -> SkyParts:
 
 
 class SkyGradient:
-    """dm_control's skybox for any first colour: a gradient to black, with white specks.
+    """dm_control's skybox for any first color: a gradient to black, with white specks.
 
     A texel is `floor(255 * share * rgb)`, where `share` depends on its elevation only. The shares follow
     MuJoCo's gradient; `matches` compares the result with a compiled texture, and the caller falls back to the
@@ -171,7 +171,7 @@ class SkyGradient:
         self._plane = np.empty(self._product.shape, np.uint8)
 
     def fill(self, texels: np.ndarray, rgb: np.ndarray) -> None:
-        """Write the whole skybox with first colour `rgb` into `texels`, uint8 (6 * width * width * 3,)."""
+        """Write the whole skybox with first color `rgb` into `texels`, uint8 (6 * width * width * 3,)."""
         parts = self._parts
         faces = texels.reshape(6, *parts.side.shape, 3)  # right, left, up, down, front, back
         for face, share in ((0, parts.side), (2, parts.up), (3, parts.down)):
@@ -195,7 +195,7 @@ class SkyGradient:
 
 
 class Painter:
-    """Recolours the model of one `physics`; a texture or material that the model lacks is left out."""
+    """Recolors the model of one `physics`; a texture or material that the model lacks is left out."""
 
     def __init__(self, physics: dm_mujoco.Physics) -> None:
         self._physics = physics
@@ -214,7 +214,7 @@ class Painter:
         for name in self._offsets:
             self._write(name, self._texels(name).copy())
         if model.ntendon:
-            # Later versions draw a tendon at its limit (the string of ball_in_cup) in this colour, red by default.
+            # Later versions draw a tendon at its limit (the string of ball_in_cup) in this color, red by default.
             model.vis.rgba.constraint[:] = model.tendon_rgba[0]
 
     def make_green(self, floor: bool) -> None:
@@ -236,7 +236,7 @@ class Painter:
             self._gradient = gradient
 
     def set_colors(self, color: Mapping[str, np.ndarray]) -> None:
-        """Show one colour setting; everything it does not name has dm_control's own colour."""
+        """Show one color setting; everything it does not name has dm_control's own color."""
         grid = {
             attribute: rgb_text(color[key])
             for key, attribute in (("grid_rgb1", "rgb1"), ("grid_rgb2", "rgb2"))
@@ -293,7 +293,7 @@ class Painter:
         return model.tex_data[model.tex_adr[index] : model.tex_adr[index] + size]
 
     def _write(self, name: str, texels: np.ndarray | None) -> None:
-        """Replace a texture's bytes; `texels` are as compiled, anchored at the plane's centre."""
+        """Replace a texture's bytes; `texels` are as compiled, anchored at the plane's center."""
         if name in self._textures and texels is not None:
             if any(self._offsets.get(name, ())):
                 height, width = self.texture_size(name) or (0, 0)

@@ -1,4 +1,4 @@
-"""Colour settings of the `color_*` modes: the distribution, the 100 test settings, checking a user's own."""
+"""Color settings of the `color_*` modes: the distribution, the 100 test settings, checking a user's own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from softaug.media.official import COLOR_KEYS, check_colors, load_colors, regist
 from softaug.tasks import ROBOT_TASKS
 
 ColorSetting = dict[str, np.ndarray]
-"""What is recoloured -> RGB in 0..1, float64 (3,)."""
+"""What is recolored -> RGB in 0..1, float64 (3,)."""
 
 DEFAULT_COLORS: ColorSetting = {
     "grid_rgb1": np.array([0.1, 0.2, 0.3]),
     "self_rgb": np.array([0.7, 0.5, 0.3]),
     "skybox_rgb": np.array([0.4, 0.6, 0.8]),
 }
-# The robot's scene has a table besides; its arm is dark (`robot_push/scene.py` builds it from these).
+# The robot's scene also has a table; its arm is dark (`robot_push/scene.py` builds it from these).
 ROBOT_COLORS: ColorSetting = {
     **DEFAULT_COLORS,
     "self_rgb": np.array([0.22, 0.23, 0.26]),
@@ -34,7 +34,7 @@ PROCEDURAL_SEED = {"easy": 20210101, "hard": 20210202}
 
 
 def default_colors(task: str) -> ColorSetting:
-    """What a colour setting of the task changes, and from where."""
+    """What a color setting of the task changes, and from where."""
     return ROBOT_COLORS if task in ROBOT_TASKS else DEFAULT_COLORS
 
 
@@ -57,7 +57,7 @@ def procedural_colors(level: str, defaults: ColorSetting = DEFAULT_COLORS) -> li
 def color_settings(
     mode: Mode, colors: str | Path | Sequence[Mapping] | None = None, task: str = ""
 ) -> tuple[list[ColorSetting] | None, str]:
-    """The settings an episode's colour is drawn from, and where they come from.
+    """The settings an episode's color is drawn from, and where they come from.
 
     None instead of a list means fresh draws from the distribution (`color_random`). The source is
     `procedural`, `official` (a `.pt` file or the folder of both, given or registered) or `list` (the caller's own).
@@ -75,5 +75,5 @@ def color_settings(
         # The benchmark's folder holds one file per level.
         return load_colors(path / f"color_{mode.level}.pt" if path.is_dir() else path), "official"
     if not colors:
-        raise UserError("colors= is empty; give at least one colour setting.")
+        raise UserError("colors= is empty; give at least one color setting.")
     return check_colors(list(colors), "colors="), "list"

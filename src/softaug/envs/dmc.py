@@ -1,4 +1,4 @@
-"""A dm_control task as a Gymnasium environment of stacked pixels, in any mode of the benchmark."""
+"""A dm_control task as a Gymnasium environment of single frames, in any mode of the benchmark."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from dm_control.rl.control import Environment  # noqa: E402
 from softaug.envs.appearance import Painter, more_assets  # noqa: E402
 from softaug.envs.chroma import replace_green  # noqa: E402
 from softaug.envs.color import STD, ColorSetting, color_settings, default_colors, draw_color  # noqa: E402
+from softaug.envs.decisions import ActionRange, EnvStep, refuse_if_over, repeat_action  # noqa: E402
 from softaug.envs.effects import first_setting, make_effect, media_kind  # noqa: E402
 from softaug.envs.modes import Mode  # noqa: E402
-from softaug.envs.perturb import CAMERA, Look, Perturber, draw_look  # noqa: E402
+from softaug.envs.observations import newest_frame  # noqa: E402
+from softaug.envs.perturb import CAMERA, Perturbation, Perturber, draw_perturbation  # noqa: E402
 from softaug.envs.state import load_task, model_arrays, save_task  # noqa: E402
 from softaug.errors import UserError, unknown  # noqa: E402
 from softaug.tasks import ROBOT_TASKS, domain_and_task  # noqa: E402
 from softaug.tasks import action_repeat as default_action_repeat  # noqa: E402
-from softaug.tasks import frame_stack as default_frame_stack  # noqa: E402
 
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 16, 1024
 RENDER_SETTINGS = ("exact", "fast", "aliased")
 UNLIMITED_TASK_FRAMES = 1000
 """Where a task of the suite has no time limit (lqr), its episodes end after as many frames as most others'."""
-# dm_control's tasks use 2048; see `make_env` for what 512 changes in the picture.
+# dm_control's tasks use 2048; see `make_env` for what 512 changes in the image.
 FAST_SHADOW_MAP = 512
 
 # The process in which GL was first used. Mesa's worker threads do not survive a fork, so a forked child that
@@ -60,8 +61,8 @@ def _claim_gl() -> None:
 class DMCEnv(gymnasium.Env):
     """See `softaug.envs.make_env` for the arguments.
 
-    Observation: uint8 (3 * frame_stack, H, W), newest frame last. Action: float32 in [-1, 1], mapped to the
-    task's own range; values outside are clipped, NaN is refused.
+    Observation: one frame, uint8 (H, W, 3); `make_env` stacks them. Action: float32 in [-1, 1], mapped to the task's own
+    range; values outside are clipped, NaN is refused.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012 - Gymnasium's own convention
@@ -73,7 +74,6 @@ class DMCEnv(gymnasium.Env):
         seed: int = 0,
         *,
         image_size: int = 100,
-        frame_stack: int | None = None,
         action_repeat: int | None = None,
         videos: str | Path | Sequence[str | Path] | None = None,
         colors: str | Path | Sequence[Mapping] | None = None,
@@ -84,11 +84,9 @@ class DMCEnv(gymnasium.Env):
         self.task_name = task
         self.mode = Mode.parse(mode)
         self.action_repeat = default_action_repeat(task) if action_repeat is None else action_repeat
-        frame_stack = default_frame_stack(task) if frame_stack is None else frame_stack
         self.render_mode = render_mode
         self._render_setting = render
         _check_whole("image_size", image_size, MIN_IMAGE_SIZE, MAX_IMAGE_SIZE)
-        _check_whole("frame_stack", frame_stack, 1, 100)
         _check_whole("action_repeat", self.action_repeat, 1, 1000)
         if render not in RENDER_SETTINGS:
             raise unknown("render setting", render, RENDER_SETTINGS)
@@ -127,20 +125,19 @@ class DMCEnv(gymnasium.Env):
         spec = self._env.action_spec()
         # lqr has unbounded motors: there, -1 .. 1 is passed on as it is.
         bounded = np.all(np.abs([spec.minimum, spec.maximum]) < 1e9)
-        self._action_low = spec.minimum if bounded else np.full(spec.shape, -1.0)
-        self._action_high = spec.maximum if bounded else np.full(spec.shape, 1.0)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, spec.shape, np.float32)
-        channels = 3 * frame_stack
-        self.observation_space = gymnasium.spaces.Box(0, 255, (channels, image_size, image_size), np.uint8)
+        low, high = (spec.minimum, spec.maximum) if bounded else (-1.0, 1.0)
+        self.actions = ActionRange(np.full(spec.shape, low), np.full(spec.shape, high), task)
+        self.action_space = self.actions.space
+        self.observation_space = gymnasium.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
 
-        self._stack = np.zeros((channels, image_size, image_size), np.uint8)
+        self._frame = np.zeros((image_size, image_size, 3), np.uint8)
         self._episode = self._next_episode = 0
         self._seed(seed)
         self._episode_over = True
         self._video: Any = None
         self._video_position = 0
         self._color: ColorSetting | None = None
-        self._look: Look = {}
+        self._perturbation: Perturbation = {}
 
     @property
     def physics(self) -> dm_mujoco.Physics:
@@ -185,41 +182,31 @@ class DMCEnv(gymnasium.Env):
         elif self.mode.family == "video":
             info["video"] = self._open_video()
         if self.mode.perturbed:
-            self._show_look(draw_look(self.np_random, self.mode))
-            info |= copy.deepcopy(self._look)
+            self._perturb(draw_perturbation(self.np_random, self.mode))
+            info |= copy.deepcopy(self._perturbation)
         self._env.reset()
         info |= self._effect.begin(self._episode, self.np_random)
         self._episode_over = False
-        self._stack[:] = np.tile(self._frame(), (len(self._stack) // 3, 1, 1))
-        return self._stack.copy(), info
+        self._frame = self._rendered()
+        return self._frame.copy(), info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One decision: the action is repeated, rewards are summed. info["frames"]: env steps it took."""
-        if self._episode_over:
-            raise UserError("The episode is over (or was never started); call reset() before step().")
-        control = self._control(action)
-        reward, frames = 0.0, 0
-        for _ in range(self.action_repeat):
-            time_step = self._env.step(control)
-            reward += float(time_step.reward or 0.0)
-            frames += 1
-            self._effect.frame_passed(self.np_random)
-            if time_step.last():
-                break
-        # dm_control ends an episode with discount 1 at its time limit, and 0 when the task itself is over.
-        terminated = bool(time_step.last() and time_step.discount == 0.0)
-        truncated = bool(time_step.last() and not terminated)
+        refuse_if_over(self._episode_over)
+        control = self.actions.control(action)
+        (_, reward, terminated, truncated), frames = repeat_action(
+            lambda: self._env_step(control), self.action_repeat
+        )
         self._episode_over = terminated or truncated
 
         self._video_position += 1
         self._effect.decision_passed()
-        self._stack[:-3] = self._stack[3:]
-        self._stack[-3:] = self._frame()
-        return self._stack.copy(), reward, terminated, truncated, {"frames": frames}
+        self._frame = self._rendered()
+        return self._frame.copy(), reward, terminated, truncated, {"frames": frames}
 
     def render(self) -> np.ndarray:
         """The newest frame, uint8 (H, W, 3)."""
-        return np.ascontiguousarray(self._stack[-3:].transpose(1, 2, 0))
+        return self._frame.copy()
 
     def close(self) -> None:
         """Free the GL context; may be called twice."""
@@ -239,21 +226,23 @@ class DMCEnv(gymnasium.Env):
             "episode": self._episode,
             "next_episode": self._next_episode,
             "episode_over": self._episode_over,
-            "stack": self._stack.copy(),
+            "frame": self._frame.copy(),
             "video_position": self._video_position,
             "video_open": self._video is not None,
             "color": None if self._color is None else {key: rgb.copy() for key, rgb in self._color.items()},
-            "look": copy.deepcopy(self._look),
+            "look": copy.deepcopy(self._perturbation),
             "effect": self._effect.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue exactly where `get_state` was called, on this or another environment made alike."""
         self._check_open()
-        if state["made_with"] != self._made_with():
+        made_with = dict(state["made_with"])
+        if "observation_shape" in made_with:  # states of version 0.1: that of the stack (3k, H, W)
+            made_with["image_size"] = made_with.pop("observation_shape")[-1]
+        if made_with != self._made_with():
             raise UserError(
-                f"The state is of an environment made with {state['made_with']}, "
-                f"this one was made with {self._made_with()}."
+                f"The state is of an environment made with {made_with}, this one was made with {self._made_with()}."
             )
         self._open_camera()
         load_task(self._env, self._compiled, state["task"])
@@ -261,10 +250,10 @@ class DMCEnv(gymnasium.Env):
         self._episode = int(state["episode"])
         self._next_episode = int(state["next_episode"])
         self._episode_over = bool(state["episode_over"])
-        self._stack[:] = state["stack"]
+        self._frame[:] = state["frame"] if "frame" in state else newest_frame(state["stack"])
         if state["color"] is not None:
             self._show_color({key: np.asarray(rgb, np.float64) for key, rgb in state["color"].items()})
-        self._show_look(copy.deepcopy(state.get("look", {})))  # states of version 0.1 have none
+        self._perturb(copy.deepcopy(state.get("look", {})))  # states of version 0.1 have none
         if state["video_open"]:
             self._open_video()
         self._video_position = int(state["video_position"])
@@ -277,7 +266,7 @@ class DMCEnv(gymnasium.Env):
             "task": self.task_name,
             "mode": self.mode.name,
             "action_repeat": self.action_repeat,
-            "observation_shape": list(self._stack.shape),
+            "image_size": self._size,
             "media": self._media,
             "render": self._render_setting,
         }
@@ -287,7 +276,7 @@ class DMCEnv(gymnasium.Env):
             raise UserError("The environment is closed; make a new one.")
 
     def _seed(self, seed: int) -> None:
-        """The task draws as in `suite.load(..., task_kwargs={"random": seed})`; colours from `np_random`."""
+        """The task draws as in `suite.load(..., task_kwargs={"random": seed})`; colors from `np_random`."""
         super().reset(seed=seed)
         self._env.task._random = np.random.RandomState(seed)
         self._next_episode = 0
@@ -338,10 +327,10 @@ class DMCEnv(gymnasium.Env):
         self._painter.set_colors(color)
         self._color = color
 
-    def _show_look(self, look: Look) -> None:
+    def _perturb(self, drawn: Perturbation) -> None:
         self._open_camera()
-        self._perturber.show(look, self._color)
-        self._look = look
+        self._perturber.show(drawn, self._color)
+        self._perturbation = drawn
 
     def _open_video(self) -> str:
         index = self._episode % len(self._videos)
@@ -349,11 +338,20 @@ class DMCEnv(gymnasium.Env):
         self._video_position = 0
         return self._videos.name(index)
 
-    def _frame(self) -> np.ndarray:
-        """What the camera sees now, uint8 (3, H, W)."""
+    def _env_step(self, control: np.ndarray) -> EnvStep:
+        time_step = self._env.step(control)
+        self._effect.frame_passed(self.np_random)
+        # dm_control ends an episode with discount 1 at its time limit, and 0 when the task itself is over.
+        terminated = bool(time_step.last() and time_step.discount == 0.0)
+        return None, float(time_step.reward or 0.0), terminated, bool(time_step.last() and not terminated)
+
+    def _rendered(self) -> np.ndarray:
+        """What the camera sees now, uint8 (H, W, 3)."""
         camera = self._open_camera()
         self._effect.show()
-        frame = np.ascontiguousarray(camera.render().transpose(2, 0, 1))
+        frame = np.ascontiguousarray(
+            camera.render()
+        )  # a copy: dm_control's is a view, upside down, of its buffer
         if self._video is not None:
             replace_green(frame, self._background())
         return frame
@@ -361,22 +359,11 @@ class DMCEnv(gymnasium.Env):
     def _background(self) -> np.ndarray:
         return self._video.frame(self._video_position)
 
-    def _control(self, action: np.ndarray) -> np.ndarray:
-        values = np.asarray(action, np.float64)
-        if values.shape != self.action_space.shape:
-            raise UserError(
-                f"The action has shape {values.shape}, but {self.task_name} takes {self.action_space.shape}."
-            )
-        if np.isnan(values).any():
-            raise UserError(f"The action contains NaN: {values}; check the policy for a diverged network.")
-        values = np.clip(values, -1.0, 1.0)
-        return self._action_low + (values + 1.0) * 0.5 * (self._action_high - self._action_low)
-
 
 def _load(domain: str, task: str, seed: int, assets: str = "") -> Environment:
     """dm_control's environment: a task of its suite, or robot push, which is made like one.
 
-    assets: MJCF of textures and materials to have in its model besides.
+    assets: MJCF of textures and materials to add to its model.
     """
     if domain == "robot":
         from softaug.envs import robot_push

@@ -11,7 +11,8 @@ from typing import Any
 import gymnasium
 
 import softaug.envs
-from softaug.config import Config, unknown_own_mode
+from softaug.config import Config
+from softaug.config.own_environment import unknown_own_mode
 from softaug.envs.color import color_settings
 from softaug.envs.custom.loading import MakeEnv, call, load_callable, source_facts
 from softaug.envs.modes import MODE_NAMES, Mode
@@ -58,10 +59,8 @@ class CallableEnvs:
 
 def make_own_env(config: Config, mode: str, function: MakeEnv) -> gymnasium.Env:
     """The environment that the user's function makes, as the trainer wants it. Its seed comes with `reset`."""
-    from softaug.envs.custom.pixels import PixelEnv
-
     name = own_spec(config, mode)
-    return PixelEnv(
+    return softaug.envs.adapt(
         call(function, name),
         image_size=config.image_size,
         frame_stack=config.frame_stack,
@@ -80,7 +79,7 @@ def own_spec(config: Config, mode: str) -> str:
 
 
 def check_own_envs(config: Config, modes: Sequence[str]) -> None:
-    """Refuse functions that cannot be found, before other processes look for them; nothing for softaug's own tasks."""
+    """Refuse functions that cannot be found, before other processes need them; nothing for softaug's own tasks."""
     for mode in modes if config.own_env else ():
         load_callable(own_spec(config, mode))
 
@@ -91,7 +90,7 @@ def modes_of(config: Config) -> tuple[str, ...]:
 
 
 def media_facts(config: Config, mode: str) -> dict[str, Any] | None:
-    """Where the mode's videos or colours come from, as JSON; None if it needs none. A wrong name is a `UserError`.
+    """Where the mode's videos or colors come from, as JSON; None if it needs none. A wrong name is a `UserError`.
 
     For an environment of the user's own: its function, and a checksum of the module that holds it.
     """

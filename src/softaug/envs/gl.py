@@ -75,7 +75,7 @@ def _library(*names: str) -> ctypes.CDLL | None:
 
 
 def _egl_available() -> bool:
-    """Whether some EGL device (a GPU or Mesa's software renderer) can be initialised without a display."""
+    """Whether some EGL device (a GPU or Mesa's software renderer) can be initialized without a display."""
     egl = _library("libEGL.so.1")
     if egl is None or _library("libOpenGL.so.0", "libGL.so.1") is None:
         return False
@@ -104,7 +104,7 @@ def _egl_available() -> bool:
         candidates = candidates[int(wanted) : int(wanted) + 1]
     for device in candidates:
         display = get_display(_EGL_PLATFORM_DEVICE, device, None)
-        # Not terminated again: dm_control initialises the same display a moment later.
+        # Not terminated again: dm_control initializes the same display right afterwards.
         if display and egl.eglInitialize(display, None, None):
             return True
     return False

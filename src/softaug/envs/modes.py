@@ -1,8 +1,9 @@
-"""What the world looks like: the training look or one of the test distributions."""
+"""What the world looks like: the training appearance or one of the test distributions."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from softaug.errors import UserError, unknown
@@ -52,10 +53,10 @@ class Distraction:
 
 @dataclass(frozen=True)
 class Mode:
-    """One visual distribution, as a value; code asks for its fields and never looks inside its name."""
+    """One visual distribution, as a value; code asks for its fields and never parses its name."""
 
     family: str
-    """`train` (the task's own look), `color` (recoloured scene), `video` (video behind the robot), an axis alone:
+    """`train` (the task's own appearance), `color` (recolored scene), `video` (video behind the robot), an axis alone:
     `camera`, `light`, `texture`, or a family of DMControl-GB2: `rotate`, `shift`, `rotate_shift`, `screen_video`,
     `screen_color_video`, or `distracting` (the Distracting Control Suite)."""
     level: str | None
@@ -65,7 +66,7 @@ class Mode:
     camera: str | None = None
     """How far the camera's place, direction and field of view are off: None (not at all), `easy` or `hard`."""
     light: str | None = None
-    """How much the lights' place, brightness and colour change."""
+    """How much the lights' place, brightness and color change."""
     texture: str | None = None
     """How much the patterns of floor and table change."""
     turned: tuple[str, ...] = ()
@@ -116,6 +117,17 @@ def split_modes(text: str) -> list[str]:
     return [name.strip() for name in re.split(r",(?![^(]*\))", text) if name.strip()]
 
 
+def expand_groups(names: Iterable[str]) -> list[str]:
+    """The names, with that of a group (`MODE_GROUPS`) replaced by those of its modes that were not named before."""
+    found: list[str] = []
+    for name in names:
+        if name in MODE_GROUPS:
+            found += [mode for mode in MODE_GROUPS[name] if mode not in found]
+        else:
+            found.append(name)
+    return found
+
+
 BENCHMARK_MODES: tuple[Mode, ...] = (
     Mode("train", None, "train"),
     Mode("color", "easy", "test"),
@@ -133,7 +145,7 @@ AXIS_MODES: tuple[Mode, ...] = (
     Mode("texture", "easy", "test", texture="easy"),
     Mode("texture", "hard", "test", texture="hard"),
 )
-# The paper's tests of the robot: random colours or a video, each with all three axes. The axes are `easy`
+# The paper's tests of the robot: random colors or a video, each with all three axes. The axes are `easy`
 # here, for the paper speaks of "random perturbations" and gives no size; only brightness varies in an easy
 # texture, so none is keyed out as green.
 ROBOT_MODES: tuple[Mode, ...] = (
@@ -158,3 +170,35 @@ MODES: tuple[Mode, ...] = (
     *BENCHMARK_MODES, *AXIS_MODES, *ROBOT_MODES, *GB2_MODES, *DISTRACTING_MODES,
 )  # fmt: skip
 MODE_NAMES: tuple[str, ...] = tuple(mode.name for mode in MODES)
+"""In the order in which tables, pages and figures show them."""
+
+MODE_GROUPS: dict[str, tuple[str, ...]] = {
+    "dmcgb": tuple(mode.name for mode in BENCHMARK_MODES if mode.level != "random"),
+    "axes": tuple(mode.name for mode in AXIS_MODES),
+    "gb2": ("color_easy", "color_hard", *(mode.name for mode in GB2_MODES)),
+    "distracting": tuple(mode.name for mode in DISTRACTING_MODES),
+}
+"""What `--modes` takes as one name: a benchmark's modes in its order."""
+
+
+def ordered_modes(modes: Collection[str]) -> list[str]:
+    """The known modes by benchmark and in its order, then others (of custom environments, `distracting(...)`) by name."""
+    return [mode for mode in MODE_NAMES if mode in modes] + sorted(set(modes) - set(MODE_NAMES))
+
+
+def mode_group(mode: str) -> str:
+    """The benchmark that a mode belongs to, as a heading."""
+    family = mode.partition("(")[0]
+    for heading, modes in _HEADINGS.items():
+        if mode in {m.name for m in modes} or (family == "distracting" and modes is DISTRACTING_MODES):
+            return heading
+    return "Other modes"
+
+
+_HEADINGS: dict[str, tuple[Mode, ...]] = {
+    "DMControl-GB": BENCHMARK_MODES,
+    "Camera, light, texture": AXIS_MODES,
+    "Robot": ROBOT_MODES,
+    "DMControl-GB2": GB2_MODES,
+    "Distracting Control Suite": DISTRACTING_MODES,
+}

@@ -1,6 +1,6 @@
 """Camera, light and texture of a scene, drawn anew for each episode (docs/robot_push.md); works for every task alike.
 
-A draw is a plain value: `Perturber.show` sets the scene's own look changed by it, whatever was shown before.
+A draw is a plain value: `Perturber.show` sets the scene's own appearance changed by it, whatever was shown before.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ CAMERA = 0
 
 Draw = dict[str, Any]
 """One axis: numbers and lists of numbers."""
-Look = dict[str, Draw]
+Perturbation = dict[str, Draw]
 """`camera`, `light`, `texture` -> its draw; an axis that does not change is left out."""
 
 
 class CameraRange(NamedTuple):
     """Every value is drawn uniformly from -range .. range.
 
-    Lengths are fractions of the picture's height at the subject's distance, so that they mean the same for a camera
+    Lengths are fractions of the image's height at the subject's distance, so that they mean the same for a camera
     at one metre with 45 degrees and for one at 16 metres with 4.
     """
 
     sideways: float
-    """The camera moves on a sphere round the subject and keeps looking at it."""
+    """The camera moves on a sphere round the subject and keeps facing it."""
     upwards: float
     aim: float
-    """It then looks past the subject, in both directions of the picture."""
+    """It then aims past the subject, in both directions of the image."""
     roll: float
     """Degrees."""
     zoom: float
@@ -49,7 +49,7 @@ class LightRange(NamedTuple):
     brightness: float
     """Relative change, of each light and of the light that comes from the camera."""
     tint: float
-    """Relative change of each colour channel of the lights."""
+    """Relative change of each color channel of the lights."""
 
 
 CAMERA_RANGE = {
@@ -60,7 +60,7 @@ LIGHT_RANGE = {
     "easy": LightRange(shift=0.25, brightness=0.2, tint=0.05),
     "hard": LightRange(shift=0.6, brightness=0.45, tint=0.2),
 }
-# Easy: the surface's own colours, lighter and darker. Hard: also two new colours, far from its own.
+# Easy: the surface's own colors, lighter and darker. Hard: also two new colors, far from its own.
 TEXTURE_CONTRAST = {"easy": 0.25, "hard": 0.6}
 HARD_TEXTURE_STD = 0.25
 PATTERNS = ("checker", "stripes", "clouds", "waves")
@@ -70,12 +70,12 @@ SURFACES = ("grid", "table")
 """Names of the textures that change: the floor of every task, and the robot's table."""
 
 
-def draw_look(rng: np.random.Generator, mode: Mode) -> Look:
+def draw_perturbation(rng: np.random.Generator, mode: Mode) -> Perturbation:
     """One episode's draw of the axes that the mode changes."""
-    look: Look = {}
+    drawn: Perturbation = {}
     if mode.camera is not None:
         far = CAMERA_RANGE[mode.camera]
-        look["camera"] = {
+        drawn["camera"] = {
             "sideways": rng.uniform(-far.sideways, far.sideways),
             "upwards": rng.uniform(-far.upwards, far.upwards),
             "aim": rng.uniform(-far.aim, far.aim, 2).tolist(),
@@ -84,15 +84,15 @@ def draw_look(rng: np.random.Generator, mode: Mode) -> Look:
         }
     if mode.light is not None:
         most = LIGHT_RANGE[mode.light]
-        look["light"] = {
+        drawn["light"] = {
             "shift": rng.uniform(-most.shift, most.shift, 2).tolist(),
             "brightness": rng.uniform(-most.brightness, most.brightness),
             "headlight": rng.uniform(-most.brightness, most.brightness),
             "tint": rng.uniform(-most.tint, most.tint, 3).tolist(),
         }
     if mode.texture is not None:
-        look["texture"] = {"level": mode.texture} | {name: _draw_texture(rng) for name in SURFACES}
-    return look
+        drawn["texture"] = {"level": mode.texture} | {name: _draw_texture(rng) for name in SURFACES}
+    return drawn
 
 
 def _draw_texture(rng: np.random.Generator) -> Draw:
@@ -104,7 +104,7 @@ def _draw_texture(rng: np.random.Generator) -> Draw:
 
 
 class Perturber:
-    """Shows looks in the scene of one painter's physics."""
+    """Shows perturbations in the scene of one painter's physics."""
 
     def __init__(self, physics: Any, painter: Painter) -> None:
         self._physics, self._painter = physics, painter
@@ -113,21 +113,21 @@ class Perturber:
         headlight = model.vis.headlight
         self._headlight = {name: getattr(headlight, name).copy() for name in ("ambient", "diffuse")}
 
-    def show(self, look: Look, color: Mapping[str, np.ndarray] | None = None) -> None:
-        """`color`: the colour setting that is shown, whose floor the texture follows. Needs the GL context."""
-        if "camera" in look:
-            self._show_camera(look["camera"])
-        if "light" in look:
-            self._show_light(look["light"])
-        if "texture" in look:
-            self._show_texture(look["texture"], color or DEFAULT_COLORS)
+    def show(self, drawn: Perturbation, color: Mapping[str, np.ndarray] | None = None) -> None:
+        """`color`: the color setting that is shown, whose floor the texture follows. Needs the GL context."""
+        if "camera" in drawn:
+            self._show_camera(drawn["camera"])
+        if "light" in drawn:
+            self._show_light(drawn["light"])
+        if "texture" in drawn:
+            self._show_texture(drawn["texture"], color or DEFAULT_COLORS)
 
     def _show_camera(self, draw: Draw) -> None:
         model = self._physics.model
         own = {name: self._own[name][CAMERA] for name in CAMERA_ARRAYS}
         axes = own["cam_mat0"].reshape(3, 3)  # columns: right, up, and back from what it sees
         distance = abs(float(own["cam_poscom0"] @ axes[:, 2]))  # to the subject, along the line of sight
-        height = 2 * np.tan(np.radians(own["cam_fovy"]) / 2)  # of the picture, for distance 1
+        height = 2 * np.tan(np.radians(own["cam_fovy"]) / 2)  # of the image, for distance 1
         around = _rotation(-draw["upwards"] * height, draw["sideways"] * height, np.radians(draw["roll"]))
         aim = _rotation(draw["aim"][0] * height, draw["aim"][1] * height, 0.0)
         # Round the subject: the camera's own axes turn, and it goes back along the turned line of sight. MuJoCo takes a
@@ -161,7 +161,7 @@ class Perturber:
 
     def _show_texture(self, draw: Draw, color: Mapping[str, np.ndarray]) -> None:
         floor = (color.get("grid_rgb1", DEFAULT_COLORS["grid_rgb1"]) + 0.05).clip(0, 1)
-        # The table's own colour is its material's, which multiplies the texture.
+        # The table's own color is its material's, which multiplies the texture.
         for name, own_rgb in (("grid", floor), ("table", np.array([0.8, 0.8, 0.8]))):
             size = self._painter.texture_size(name)
             if size is not None:
@@ -169,7 +169,7 @@ class Perturber:
 
 
 def texture(draw: Draw, level: str, size: tuple[int, int], own_rgb: np.ndarray) -> np.ndarray:
-    """Texels, uint8 (height, width, 3), of a surface whose own colour is `own_rgb`."""
+    """Texels, uint8 (height, width, 3), of a surface whose own color is `own_rgb`."""
     contrast = TEXTURE_CONTRAST[level]
     light_and_dark = np.stack([own_rgb * (1 - contrast), own_rgb * (1 + contrast)])
     if level == "hard":
@@ -180,7 +180,7 @@ def texture(draw: Draw, level: str, size: tuple[int, int], own_rgb: np.ndarray) 
 
 
 def pattern(name: str, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """A grey picture (height, width) in 0..1 that fits together with itself at its edges, as floors repeat it."""
+    """A gray image (height, width) in 0..1 that fits together with itself at its edges, as floors repeat it."""
     y, x = (np.arange(n) / n for n in size)
     if name == "checker":
         cells = 2 * rng.integers(1, 6, 2)

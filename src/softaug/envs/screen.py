@@ -33,7 +33,7 @@ class Place(NamedTuple):
     position: tuple[float, float, float]
     tilt: float = 0.0
     follows: tuple[float, float] | None = None
-    """x and z relative to the torso's centre of mass, if the screen goes along with it."""
+    """x and z relative to the torso's center of mass, if the screen goes along with it."""
 
 
 LARGE, SMALL = 1.86, 0.66

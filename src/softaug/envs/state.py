@@ -14,7 +14,7 @@ from dm_control.rl.control import Environment
 
 ModelArrays = dict[str, np.ndarray]
 
-# Never edited by a task and large, or (textures) owned by the colour modes.
+# Never edited by a task and large, or (textures) owned by the color modes.
 _SKIPPED_PREFIXES = ("tex_", "mesh_", "skin_", "flex_", "oct_", "bvh_", "name", "text_", "paths")
 
 

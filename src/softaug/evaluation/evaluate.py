@@ -35,7 +35,7 @@ import torch
 
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
-from softaug.evaluation.policy import Policy
+from softaug.evaluation.policy import Policy, PolicyFailed, PolicyFault
 from softaug.evaluation.recording import Recorder
 from softaug.interrupt import ctrl_c_left_to_parent, how_it_ended
 
@@ -58,7 +58,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Episode:
-    """What came of it: `total` is the return, `info` what the environment said of the episode's look (as JSON)."""
+    """What came of it: `total` is the return, `info` what the environment said of the episode's appearance (as JSON)."""
 
     mode: str
     episode: int
@@ -85,7 +85,7 @@ def evaluate(
     video_dir: Path | None = None,
     progress: Callable[[str, int, float], None] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Play `episodes` episodes in each of `modes`; the result is JSON (see `summarise`).
+    """Play `episodes` episodes in each of `modes`; the result is JSON (see `summarize`).
 
     make_policy, env_factory: called once in each process, the latter once per mode.
     workers: processes that share the episodes; 1 plays in this one.
@@ -101,7 +101,7 @@ def evaluate(
             played.append(episode)
             if progress is not None:
                 progress(episode.mode, episode.episode, episode.total)
-    return summarise(played, modes)
+    return summarize(played, modes)
 
 
 def tasks_of(modes: Sequence[str], episodes: int) -> list[Task]:
@@ -113,7 +113,7 @@ def tasks_of(modes: Sequence[str], episodes: int) -> list[Task]:
     return [Task(mode, episode) for mode in modes for episode in range(episodes)]
 
 
-def summarise(played: Sequence[Episode], modes: Sequence[str]) -> dict[str, dict[str, Any]]:
+def summarize(played: Sequence[Episode], modes: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Per mode, in episode order: `returns`, their `mean` and (population) `std`, the number of `episodes`, all their
     `decisions` and `frames` together, where the `media` came from (None: none needed), and `episode_info`.
     """
@@ -162,6 +162,12 @@ class _Player:
         self.envs: dict[str, gymnasium.Env] = {}
 
     def play(self, task: Task) -> Episode:
+        try:
+            return self._play(task)
+        except PolicyFault as fault:
+            raise PolicyFailed(f"{fault} in {task.mode}, episode {task.episode}") from fault
+
+    def _play(self, task: Task) -> Episode:
         if task.mode not in self.envs:
             self.envs[task.mode] = self.env_factory(task.mode, self.seed)
         env, policy = self.envs[task.mode], self.policy
@@ -189,8 +195,10 @@ class _Player:
                 if recorder is not None:
                     recorder.add(newest_frame(obs))
         renderer = getattr(env.unwrapped, "gl_renderer", None)
-        look = {key: _as_json(value) for key, value in info.items() if key not in ("media", "episode")}
-        return Episode(task.mode, task.episode, total, decisions, frames, info.get("media"), look, renderer)
+        appearance = {key: _as_json(value) for key, value in info.items() if key not in ("media", "episode")}
+        return Episode(
+            task.mode, task.episode, total, decisions, frames, info.get("media"), appearance, renderer
+        )
 
     def close(self) -> None:
         for env in self.envs.values():

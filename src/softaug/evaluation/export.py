@@ -2,7 +2,7 @@
 
     pixels: uint8 (B, 3k, H, W)  ->  action: float32 (B, A) in [-1, 1]
 
-The centre crop and the scaling of pixels are part of the file, so whoever runs it needs neither softaug nor
+The center crop and the scaling of pixels are part of the file, so running it needs neither softaug nor
 PyTorch (ONNX). The file is written only after its actions were compared with the original's.
 """
 
@@ -41,8 +41,8 @@ METADATA_FILE = "softaug.json"
 """Name of the metadata inside a TorchScript file (`_extra_files` of torch.jit.load)."""
 
 
-class Encounter(NamedTuple):
-    """What a policy meets in its environment."""
+class ExportExamples(NamedTuple):
+    """What an export is checked on: observations of the policy's environment, and its action range."""
 
     observations: np.ndarray
     """uint8 (B, 3k, H, W)"""
@@ -76,17 +76,19 @@ def check_format(format: str) -> None:
         )
 
 
-def export_policy(run: Run, path: Path, format: str, encounter: Encounter) -> tuple[float, dict[str, Any]]:
+def export_policy(
+    run: Run, path: Path, format: str, examples: ExportExamples
+) -> tuple[float, dict[str, Any]]:
     """Write `run`'s policy to `path`; returns the largest difference to the original's actions, and the metadata.
 
-    encounter: see `examples`; the actions are compared on its observations, and on random pixels.
+    examples: see `export_examples`; the actions are compared on its observations, and on random pixels.
     """
     check_format(format)
     path = output_file(path)
     original = run.policy(adapt=False)()
     assert isinstance(original, MeanPolicy)
-    metadata = describe(run, encounter)
-    example = torch.from_numpy(encounter.observations[:2])
+    metadata = describe(run, examples)
+    example = torch.from_numpy(examples.observations[:2])
     # torch.jit.save wants a name with a suffix.
     temporary = path.with_name(f".writing-{os.getpid()}{path.suffix or '.tmp'}")
     try:
@@ -97,7 +99,7 @@ def export_policy(run: Run, path: Path, format: str, encounter: Encounter) -> tu
     try:
         write = _write_onnx if format == "onnx" else _write_torchscript
         write(ExportedPolicy(original).eval(), example, metadata, temporary)
-        difference = _largest_difference(original, temporary, format, encounter.observations)
+        difference = _largest_difference(original, temporary, format, examples.observations)
         if not difference <= TOLERANCE:
             raise RuntimeError(
                 f"the exported policy's actions differ by {difference:.2g} from the original's (at most "
@@ -109,8 +111,8 @@ def export_policy(run: Run, path: Path, format: str, encounter: Encounter) -> tu
     return difference, metadata
 
 
-def describe(run: Run, encounter: Encounter) -> dict[str, Any]:
-    """What whoever runs the file must know to feed it."""
+def describe(run: Run, examples: ExportExamples) -> dict[str, Any]:
+    """What is needed to feed the file."""
     config = run.config
     return {
         "task": config.task,
@@ -121,8 +123,9 @@ def describe(run: Run, encounter: Encounter) -> dict[str, Any]:
         "frame_stack": config.frame_stack,
         "action_dim": action_dim(run.weights),
         "action": "float32 in [-1, 1]; the actuators' command is low + (action + 1) / 2 * (high - low)",
-        "action_low": encounter.action_low,
-        "action_high": encounter.action_high,
+        "action_low": examples.action_low,
+        "action_high": examples.action_high,
+        "render": config.render,
         "action_repeat": config.action_repeat or (1 if config.own_env else action_repeat(config.task)),
         "softaug": VERSION,
         "versions": versions(),
@@ -137,12 +140,12 @@ def trained_with(run: Run) -> dict[str, Any]:
     return {"versions": facts.get("versions"), "gl_renderer": facts.get("gl_renderer")}
 
 
-def meet_environment(
+def collect_examples(
     run: Run, env_factory: EnvFactory, modes: Sequence[str] | None = None, count: int = 8
-) -> Encounter:
+) -> ExportExamples:
     """`count` observations the policy meets at the start of an episode in each of `modes`, and its actions' range.
 
-    modes: by default two that look different.
+    modes: by default two that differ in appearance.
     """
     policy = run.policy(adapt=False)()
     collected = []
@@ -159,17 +162,17 @@ def meet_environment(
         finally:
             env.close()
     low, high = env.action_space.low.flatten().tolist(), env.action_space.high.flatten().tolist()  # type: ignore[attr-defined]
-    return Encounter(np.stack(collected), low, high)
+    return ExportExamples(np.stack(collected), low, high)
 
 
-def examples(run: Run) -> Encounter:
+def export_examples(run: Run) -> ExportExamples:
     """What the export is checked on: observations of softaug's own tasks; for an environment of the user's own
     images that need no environment, since making it would import code that the run names.
     """
     if not run.config.own_env:
-        return meet_environment(run, ConfigEnvs(run.config))
+        return collect_examples(run, ConfigEnvs(run.config))
     low, high = _recorded_range(run)
-    return Encounter(_drawn_images(observation_shape(run.config)), low, high)
+    return ExportExamples(_drawn_images(observation_shape(run.config)), low, high)
 
 
 def _recorded_range(run: Run) -> tuple[list[float] | None, list[float] | None]:
@@ -185,7 +188,7 @@ def _recorded_range(run: Run) -> tuple[list[float] | None, list[float] | None]:
 
 
 def _drawn_images(shape: tuple[int, int, int], count: int = 8) -> np.ndarray:
-    """uint8 (count, *shape): smooth gradients of random colours and directions, as different as camera images are."""
+    """uint8 (count, *shape): smooth gradients of random colors and directions, as different as camera images are."""
     rng = np.random.default_rng(0)
     channels, height, width = shape
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]

@@ -1,4 +1,4 @@
-"""A picture of every task in every mode and of every augmentation, like the paper's sample figures."""
+"""An image of every task in every mode and of every augmentation, like the paper's sample figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from softaug.config import make_config
 from softaug.envs import PAPER_TASKS, make_env
-from softaug.envs.modes import AXIS_MODES, BENCHMARK_MODES, ROBOT_MODES
+from softaug.envs.modes import AXIS_MODES, BENCHMARK_MODES, DISTRACTING_MODES, GB2_MODES, ROBOT_MODES
 from softaug.envs.observations import newest_frame
 from softaug.files import write_atomically
 from softaug.learning.views import make_view
@@ -26,11 +26,11 @@ INK, FAINT, PAPER = (30, 33, 38), (110, 115, 122), (255, 255, 255)
 
 
 @dataclass(frozen=True)
-class Row:
-    """A label and its pictures, uint8 (H, W, 3)."""
+class GalleryRow:
+    """A label and its frames, uint8 (H, W, 3)."""
 
     label: str
-    pictures: Sequence[np.ndarray]
+    frames: Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Section:
     """A block of rows under common column titles."""
 
     columns: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[GalleryRow]
 
 
 def mode_section(
@@ -49,11 +49,11 @@ def mode_section(
     colors: str | None,
     said: Callable[[str], None],
 ) -> tuple[Section, dict[str, str]]:
-    """One picture per task and mode, and where each mode's media come from. Every mode shows the same physics state."""
+    """One frame per task and mode, and where each mode's media come from. Every mode shows the same physics state."""
     sources: dict[str, str] = {}
-    rows: list[Row] = []
+    rows: list[GalleryRow] = []
     for task in tasks:
-        pictures = []
+        frames = []
         for column, mode in enumerate(modes):
             env = make_env(task, mode, videos=videos, colors=colors)
             # The same start in every mode; a mode that is named again shows its next episodes.
@@ -65,14 +65,14 @@ def mode_section(
             env.close()
             if info.get("media"):
                 sources[mode] = str(info["media"])
-            pictures.append(newest_frame(obs))
-        rows.append(Row(task, pictures))
+            frames.append(newest_frame(obs))
+        rows.append(GalleryRow(task, frames))
         said(task)
     return Section(modes, rows), sources
 
 
 def augmentation_section(seed: int, images: str | None) -> tuple[Section, str]:
-    """Each augmentation on one observation, several draws, and pictures of the overlay's source."""
+    """Each augmentation on one observation, several draws, and images of the overlay's source."""
     env = make_env("walker_walk", "train", seed)
     obs, _ = env.reset(seed=seed)
     env.close()
@@ -80,13 +80,13 @@ def augmentation_section(seed: int, images: str | None) -> tuple[Section, str]:
     source = image_source(images)
     stack = torch.from_numpy(np.stack([obs] * draws)).contiguous(memory_format=torch.channels_last)
     config = make_config()  # the paper's sizes
-    rows: list[Row] = []
+    rows: list[GalleryRow] = []
     for name in VIEWS:
         augment = make_view(name, config, source)
         views = augment(stack, torch.Generator().manual_seed(seed)).round().to(torch.uint8)
-        rows.append(Row(f"random {name}", [newest_frame(view.numpy()) for view in views]))
+        rows.append(GalleryRow(f"random {name}", [newest_frame(view.numpy()) for view in views]))
     foreign = source.sample(draws, 100, 100, np.random.default_rng(seed))
-    rows.append(Row("overlay images", list(foreign)))
+    rows.append(GalleryRow("overlay images", list(foreign)))
     return Section([f"draw {i + 1}" for i in range(draws)], rows), source.kind
 
 
@@ -109,8 +109,8 @@ def draw(sections: Sequence[Section], caption: str) -> Image.Image:
         top += TITLE_HEIGHT
         for row in section.rows:
             pen.text((MARGIN + LABEL_WIDTH - 12, top + TILE / 2), row.label, INK, font, anchor="rm")
-            for j, picture in enumerate(row.pictures):
-                tile = Image.fromarray(picture).resize((TILE, TILE), Image.Resampling.LANCZOS)
+            for j, frame in enumerate(row.frames):
+                tile = Image.fromarray(frame).resize((TILE, TILE), Image.Resampling.LANCZOS)
                 page.paste(tile, (_left(j), top))
             top += TILE + GAP
         top += MARGIN
@@ -122,6 +122,9 @@ STANDARD_BLOCKS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     ((*PAPER_TASKS, "robot_push"), tuple(mode.name for mode in BENCHMARK_MODES)),
     (("walker_walk", "robot_push"), tuple(mode.name for mode in AXIS_MODES)),
     (("robot_push",), tuple(mode.name for mode in ROBOT_MODES for _ in range(3))),
+    (("walker_walk", "cheetah_run"), tuple(mode.name for mode in GB2_MODES if mode.turned)),
+    (("walker_walk", "cheetah_run"), tuple(mode.name for mode in GB2_MODES if mode.screen)),
+    (("walker_walk", "cheetah_run"), tuple(mode.name for mode in DISTRACTING_MODES)),
 )
 """The standard page: blocks of tasks and modes. The paper's combined tests of the robot have three episodes each."""
 
@@ -177,10 +180,10 @@ def _save(
 
 
 def media_caption(sources: Mapping[str, str]) -> str:
-    """What the pictures are made of, in one line."""
+    """What the frames are made of, in one line."""
     kinds = set(sources.values())
     if len(kinds) == 1:
-        return f"videos, colours and images: {kinds.pop()}"
+        return f"videos, colors and images: {kinds.pop()}"
     return "media: " + "   ".join(f"{name}: {kind}" for name, kind in sources.items()) if sources else ""
 
 

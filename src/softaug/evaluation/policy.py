@@ -14,9 +14,9 @@ from softaug.config import Config
 from softaug.errors import UserError
 from softaug.learning.augment import RandomCrop, center_crop
 from softaug.learning.building import make_encoders, make_inverse_dynamics
+from softaug.learning.memory import check_memory
 from softaug.learning.networks import Actor, Encoder, channels_last, feature_shape
 from softaug.learning.sac import adam, optimiser_step
-from softaug.memory import check_memory
 
 ADAPTATION_CROPS = 32
 ADAPTATION_LR = 1e-3
@@ -35,8 +35,16 @@ class Policy(Protocol):
         """What the last action led to."""
 
 
+class PolicyFault(Exception):
+    """What is wrong with a policy that was made elsewhere: words that the mode and the episode are added to."""
+
+
+class PolicyFailed(UserError):
+    """The sentence for a `PolicyFault`, with mode, episode and decision."""
+
+
 class MeanPolicy(nn.Module):
-    """The policy's mean action at the centre crop: f_theta and pi_theta alone, as the paper tests."""
+    """The policy's mean action at the center crop: f_theta and pi_theta alone, as the paper tests."""
 
     def __init__(self, encoder: Encoder, actor: Actor, crop_size: int, obs_shape: Sequence[int]):
         super().__init__()
@@ -53,7 +61,7 @@ class MeanPolicy(nn.Module):
 
     @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
-        # The centre crop would take a larger image without complaint, and show the networks another scale.
+        # The center crop would take a larger image without complaint, and show the networks another scale.
         if obs.shape != self.obs_shape:
             raise UserError(
                 f"the policy was trained on observations of shape {self.obs_shape}, not {obs.shape}; make the "

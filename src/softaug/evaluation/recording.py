@@ -18,8 +18,11 @@ from softaug.files import output_file
 class Recorder:
     """An mp4 file of RGB frames (H.264 if this build of PyAV has it), which appears only when it is complete."""
 
-    def __init__(self, path: Path, fps: float = 25, min_size: int = 256):
-        """min_size: frames are enlarged by a whole factor until their height has at least this many pixels."""
+    def __init__(self, path: Path, fps: float = 25, min_size: int = 256, quality: int | None = None):
+        """min_size: frames are enlarged by a whole factor until their height has at least this many pixels.
+
+        quality: H.264's constant rate factor, from 0 (best) to 51; None: the encoder's own.
+        """
         self.path, self.min_size = output_file(path), min_size
         self._temporary = self.path.with_name(f".writing-{os.getpid()}-{uuid.uuid4().hex[:8]}.mp4")
         try:
@@ -32,6 +35,8 @@ class Recorder:
         codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
         stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
         stream.pix_fmt = "yuv420p"
+        if quality is not None and codec == "libx264":
+            stream.options = {"crf": str(quality)}
         self._stream = stream
         self._started = False
 
@@ -39,7 +44,7 @@ class Recorder:
         """Append a frame, uint8 (H, W, 3)."""
         factor = -(-self.min_size // len(frame))
         frame = frame.repeat(factor, 0).repeat(factor, 1)
-        # yuv420p halves the colour's resolution: even sizes only.
+        # yuv420p halves the color's resolution: even sizes only.
         frame = np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
         if not self._started:
             self._stream.height, self._stream.width = frame.shape[:2]

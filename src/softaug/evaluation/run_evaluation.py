@@ -11,17 +11,20 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from softaug.config import Config, parse_test_env
+from softaug.config import Config
+from softaug.config.own_environment import parse_test_env
 from softaug.envs import Mode
 from softaug.envs.factory import ConfigEnvs, check_own_envs, hash_of, media_facts, modes_of, own_spec
+from softaug.envs.modes import expand_groups
 from softaug.errors import UserError
-from softaug.evaluation.evaluate import Episode, Task, play_episodes, summarise, tasks_of
+from softaug.evaluation.evaluate import Episode, Task, play_episodes, summarize, tasks_of
+from softaug.evaluation.policy import Policy, PolicyFailed
 from softaug.evaluation.runs import Run, load_run
 from softaug.files import output_file, write_atomically
 from softaug.media.comparability import media_note
@@ -29,6 +32,7 @@ from softaug.progress import Bars
 from softaug.storage.run_files import RunFiles
 from softaug.trust import require_trust
 from softaug.versions import VERSION, versions
+from softaug.zoo import outputs_of
 
 DEFAULT_MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
 
@@ -50,7 +54,7 @@ class EvaluationOptions:
     workers: int = field(default_factory=default_workers)
     seed: int = 0
     out: Path | None = None
-    """None: a file in RUN/eval."""
+    """None: a file in RUN/eval; for a published policy, in runs/zoo/NAME/eval."""
     checkpoint: str = "last"
     videos: str | None = None
     colors: str | None = None
@@ -58,11 +62,48 @@ class EvaluationOptions:
     adapt: bool | None = None
     """None: with and without adaptation, if the method adapts."""
     trust: bool = False
+    video: bool = False
+    """Record the first episode of each mode; one that was played before without a video is played again."""
+
+
+class Tested(Protocol):
+    """What is evaluated: a run, or a policy that was made elsewhere (`policy_evaluation.py`)."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def config(self) -> Config: ...
+    @property
+    def checkpoint(self) -> Path: ...
+    @property
+    def decisions(self) -> int | None: ...
+    @property
+    def sha256(self) -> str: ...
+
+    def policy(self, adapt: bool = False) -> Callable[[], Policy]:
+        """What makes the policy, here or in another process."""
 
 
 def evaluate_run(options: EvaluationOptions) -> tuple[dict[str, Any], Path]:
     """Play what is missing and write the results; also the file they are in."""
-    with RunEvaluation(options) as evaluation, EpisodeProgress(evaluation.total) as progress:
+    return play_missing(options, chosen_run(options))
+
+
+def chosen_run(options: EvaluationOptions) -> Run:
+    """The run that the options name, with the test media that they give."""
+    trained = load_run(options.run_dir, options.checkpoint)
+    require_trust(trained.path, trained.config, trust=options.trust)
+    return with_media(trained, options.videos, options.colors, options.test_env)
+
+
+def play_missing(
+    options: EvaluationOptions, tested: Tested, *, quiet: bool = False
+) -> tuple[dict[str, Any], Path]:
+    """`evaluate_run` of what was loaded already."""
+    with (
+        RunEvaluation(options, tested) as evaluation,
+        EpisodeProgress(evaluation.total, quiet=quiet) as progress,
+    ):
         for episode in evaluation.reused:
             progress.advance(episode, reused=True)
         try:
@@ -77,6 +118,9 @@ def evaluate_run(options: EvaluationOptions) -> tuple[dict[str, Any], Path]:
                 "start the same command again to continue"
             )
             raise
+        except PolicyFailed as error:
+            kept = f"{progress.done} of {progress.total} episodes are kept in {evaluation.journal.path}"
+            raise PolicyFailed(f"{error}; fix the policy{f' ({kept})' if progress.done else ''}") from error
     return evaluation.write(), evaluation.out
 
 
@@ -87,10 +131,7 @@ class RunEvaluation:
     journal.
     """
 
-    def __init__(self, options: EvaluationOptions):
-        trained = load_run(options.run_dir, options.checkpoint)
-        require_trust(trained.path, trained.config, trust=options.trust)
-        trained = with_media(trained, options.videos, options.colors, options.test_env)
+    def __init__(self, options: EvaluationOptions, trained: Tested):
         modes = (
             default_modes(trained.config)
             if options.modes is None
@@ -108,6 +149,7 @@ class RunEvaluation:
         self.total = len(tasks) * len(self.variants)
         self.sources = {mode: media_facts(trained.config, mode) for mode in modes}
         self._given_path = options.run_dir
+        self.video_dir = _video_dir(trained, options.run_dir) if options.video else None
         self._keys = {
             (adapt, mode): episode_key(trained, options.seed, adapt, self.sources[mode])
             for adapt in self.variants
@@ -119,10 +161,18 @@ class RunEvaluation:
         for adapt in self.variants:
             for task in tasks:
                 found = self.journal.get(self._keys[adapt, task.mode], task.mode, task.episode)
-                if found is None:
+                if found is None or self._lacks_video(adapt, task):
                     self._todo[adapt].append(task)
                 else:
                     self._played[adapt].append(found)
+
+    def videos_of(self, adapt: bool) -> Path | None:
+        """Where this variant's videos go: one of a mode is enough."""
+        return self.video_dir if adapt == self.variants[0] else None
+
+    def _lacks_video(self, adapt: bool, task: Task) -> bool:
+        folder = self.videos_of(adapt)
+        return folder is not None and task.episode == 0 and not (folder / f"{task.mode}.mp4").is_file()
 
     def _open_journal(self, options: EvaluationOptions) -> Journal:
         try:
@@ -151,7 +201,7 @@ class RunEvaluation:
         """Write the results of all episodes to `out` and return them."""
         rows: list[dict[str, Any]] = []
         for adapt in self.variants:
-            for mode, summary in summarise(self._played[adapt], self.modes).items():
+            for mode, summary in summarize(self._played[adapt], self.modes).items():
                 note = media_note(mode, summary["media"], self.sources[mode])
                 rows.append({"mode": mode, "adapt": adapt, "note": note, **summary})
         report = {
@@ -186,15 +236,29 @@ def _play(evaluation: RunEvaluation, adapt: bool, workers: int) -> Generator[Epi
         return
     with contextlib.closing(
         play_episodes(
-            trained.policy(adapt), ConfigEnvs(trained.config), todo, evaluation.seed, workers=workers
+            trained.policy(adapt),
+            ConfigEnvs(trained.config),
+            todo,
+            evaluation.seed,
+            workers=workers,
+            video_dir=evaluation.videos_of(adapt),
         )
     ) as episodes:
         yield from episodes
 
 
+def _video_dir(trained: Tested, run_dir: Path) -> Path:
+    """Next to the videos of training, which are sorted by decisions too."""
+    return RunFiles(outputs_of(run_dir)).videos / f"{trained.decisions or 0:09d}"
+
+
+AnyTested = TypeVar("AnyTested", bound=Any)
+"""A dataclass with a config: `Run`, or a policy that was made elsewhere."""
+
+
 def with_media(
-    trained: Run, videos: str | None = None, colors: str | None = None, test_env: str | None = None
-) -> Run:
+    trained: AnyTested, videos: str | None = None, colors: str | None = None, test_env: str | None = None
+) -> AnyTested:
     """The run with the test media that the user gave instead of its own, or further test environments."""
     given: dict[str, Any] = {
         name: value for name, value in (("videos", videos), ("colors", colors)) if value is not None
@@ -206,7 +270,7 @@ def with_media(
     return dataclasses.replace(trained, config=dataclasses.replace(trained.config, **given))
 
 
-def check_adapt(trained: Run, adapt: bool | None) -> None:
+def check_adapt(trained: Tested, adapt: bool | None) -> None:
     if adapt and not trained.config.row.adapts:
         raise UserError(f"{trained.config.method} does not adapt at test time; leave --adapt out")
 
@@ -217,16 +281,19 @@ def default_modes(config: Config) -> list[str]:
 
 
 def check_modes(names: Sequence[str], config: Config | None = None) -> list[str]:
-    """The names, if they are modes of the config's task, or of the benchmark; `distracting(...)` written in full."""
+    """The names, if they are modes of the config's task, or of the benchmarks; `distracting(...)` written in full.
+
+    A benchmark's name (`MODE_GROUPS`) stands for its modes, except for the user's own environment.
+    """
     if config is None or not config.own_env:
-        return [Mode.parse(name).name for name in names]
+        return [Mode.parse(name).name for name in expand_groups(names)]
     for name in names:
         own_spec(config, name)
     return list(names)
 
 
-def episode_key(trained: Run, seed: int, adapt: bool, media: dict[str, Any] | None) -> str:
-    """A hash of everything an episode's return depends on besides its mode and number."""
+def episode_key(trained: Tested, seed: int, adapt: bool, media: dict[str, Any] | None) -> str:
+    """A hash of everything an episode's return depends on apart from its mode and number."""
     names: tuple[str, ...] = (
         "task", "method", "image_size", "crop_size", "frame_stack", "action_repeat", "render",
     )  # fmt: skip
@@ -236,20 +303,22 @@ def episode_key(trained: Run, seed: int, adapt: bool, media: dict[str, Any] | No
     return hash_of([trained.sha256, seed, adapt, media, settings, VERSION])
 
 
-def _default_path(trained: Run, options: EvaluationOptions, modes: Sequence[str]) -> Path:
+def _default_path(trained: Tested, options: EvaluationOptions, modes: Sequence[str]) -> Path:
     """In RUN/eval, so that other checkpoints, seeds, modes or media get files of their own."""
     name = f"{trained.checkpoint.name}-seed{options.seed}-{options.episodes}ep"
     if modes != default_modes(trained.config):
-        name += "-" + "+".join(modes)
+        named = "+".join(modes)
+        # File systems take 255 bytes; the rest of the name needs some too.
+        name += f"-{named}" if len(named) <= 120 else f"-{len(modes)}modes-{hash_of(list(modes))[:8]}"
     given = [options.videos, options.colors, *([] if options.test_env is None else [options.test_env])]
     if any(value is not None for value in given):
         name += "-media" + hash_of(given)[:8]
     if options.adapt is not None:
         name += "-adapt" if options.adapt else "-no_adapt"
-    return RunFiles(options.run_dir).evaluations / f"{name}.json"
+    return RunFiles(outputs_of(options.run_dir)).evaluations / f"{name}.json"
 
 
-def journal_path(out: Path, trained: Run, options: EvaluationOptions) -> Path:
+def journal_path(out: Path, trained: Tested, options: EvaluationOptions) -> Path:
     """Next to the output; one for all default-named results of a checkpoint and seed, which share episodes."""
     name = out.stem if options.out is not None else f"{trained.checkpoint.name}-seed{options.seed}"
     return out.with_name(f"{name}.episodes.jsonl")

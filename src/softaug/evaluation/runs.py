@@ -4,7 +4,8 @@
     policy.begin_episode()
     action = policy.act(obs)               # obs: uint8 (3k, H, W)
 
-Only config.json and the checkpoint's policy.safetensors are read: no replay, no optimiser state, no pickle.
+Only config.json and the checkpoint's policy.safetensors are read: no replay, no optimizer state, no pickle. A published
+policy (``zoo:NAME``, see `softaug.zoo`) is read in the same way.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from softaug.config import Config, read_config
@@ -24,13 +26,16 @@ from softaug.errors import UserError
 from softaug.evaluation.policy import Policy, make_policy
 from softaug.storage.checkpoint import (
     POLICY_FILE,
-    Damaged,
+    TENSORS_FILE,
+    check_file,
     complete_checkpoints,
     find_checkpoint,
     parse_weights,
     read_weights,
 )
+from softaug.storage.checksums import Damaged
 from softaug.storage.run_files import RunFiles
+from softaug.zoo import PolicyFolder, locate
 
 
 @dataclass(frozen=True)
@@ -89,17 +94,56 @@ class Run:
 
 
 def load_run(path: str | Path, checkpoint: str = "last") -> Run:
-    """Read the run directory `path`; `checkpoint` is `last`, `best` or a number of decisions."""
-    path = Path(path)
+    """Read the run directory or published policy `path`; `checkpoint` is `last`, `best` or a number of decisions."""
+    path = locate(path)
     if not path.is_dir():
-        raise UserError(f"{path} is not a directory; give the directory of a softaug run")
+        raise UserError(f"{path} is not a directory; give the directory of a softaug run, or zoo:NAME")
+    if RunFiles(path).published:
+        return _load_published(path, checkpoint)
     config = read_config(RunFiles(path).config)
+    if config.row.foreign:
+        raise UserError(
+            f"{path} has the results of a policy that was made elsewhere, not the policy; give --policy (see softaug eval)"
+        )
     directory = find_checkpoint(path, checkpoint)
     directory, content = _last_good(path) if checkpoint == "last" else (directory, read_weights(directory))
     weights, facts = parse_weights(directory / POLICY_FILE, content)
     said = directory.name if directory.name.isdecimal() else facts.get("decisions", "")
     decisions = int(said) if said.isdecimal() else None
     return Run(path, config, directory, decisions, weights, hashlib.sha256(content).hexdigest())
+
+
+def _load_published(path: Path, checkpoint: str) -> Run:
+    """A published policy has one set of weights, whose file is the run's own, byte for byte."""
+    if checkpoint != "last":
+        raise UserError(
+            f"{path} is a published policy and has no checkpoint {checkpoint!r}; leave --checkpoint out"
+        )
+    folder = PolicyFolder(path)
+    folder.read(RunFiles(path).config.name)
+    config = read_config(RunFiles(path).config)
+    content = folder.read(POLICY_FILE)
+    weights, _ = parse_weights(path / POLICY_FILE, content)
+    decisions = folder.results().get("decisions")
+    known = decisions if isinstance(decisions, int) else None
+    return Run(path, config, path, known, weights, hashlib.sha256(content).hexdigest())
+
+
+def training_weights(run: Run, prefix: str) -> dict[str, Tensor] | None:
+    """What the run's checkpoint holds below `prefix`, by the rest of the name; None where only the policy was kept (`best`).
+
+    prefix: a path in the checkpoint's tree, for example ``/agent/sac/critic.``
+    """
+    file = run.checkpoint / TENSORS_FILE
+    if not file.is_file():
+        return None
+    check_file(run.checkpoint, TENSORS_FILE)
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            names = [name for name in tensors.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dict
+            return {name.removeprefix(prefix): tensors.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise UserError(f"{file} is damaged ({error}); use another checkpoint") from None
 
 
 def _last_good(run: Path) -> tuple[Path, bytes]:
@@ -122,6 +166,8 @@ def _last_good(run: Path) -> tuple[Path, bytes]:
 
 def load_policy(path: str | Path, checkpoint: str = "last", adapt: bool | None = None) -> Policy:
     """The trained policy of the run directory `path`, on the CPU: mean actions of raw uint8 observations (3k, H, W).
+
+    path: also ``zoo:NAME`` or ``hf:ORG/NAME``, a published policy.
 
     adapt: adapt to what is seen during an episode; None does what the method does at test time (PAD adapts).
     """

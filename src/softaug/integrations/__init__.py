@@ -1,1 +1,4 @@
-"""SODA inside other people's learners. Each file needs its library installed; nothing else imports them."""
+"""softaug with other people's work: SODA inside their learners, and their policies in our evaluation.
+
+Files that need an optional library say so when they are imported; nothing else imports that library.
+"""

@@ -1,17 +1,17 @@
-"""SODA for Stable-Baselines3: a callback beside SAC, TD3, PPO, A2C or DQN with `CnnPolicy`.
+"""SODA for Stable-Baselines3: a callback next to SAC, TD3, PPO, A2C or DQN with `CnnPolicy`.
 
     model = PPO("CnnPolicy", env)
     soda = SodaCallback(augment=RandomConv())
     model.learn(1_000_000, callback=soda)
     model.save("ppo"), soda.save("ppo_soda.pt")
 
-    model = PPO.load("ppo", env)                 # later, to go on
+    model = PPO.load("ppo", env)                 # later, to continue
     soda = SodaCallback(augment=RandomConv())
     soda.load("ppo_soda.pt")
     model.learn(1_000_000, callback=soda, reset_num_timesteps=False)
 
 The policy's features extractor is the encoder f, the learner's buffer the data: SODA only reads it, with random
-numbers of its own, so RL goes on with its clean data. PPO and A2C share one extractor between policy and value. SAC and
+numbers of its own, so RL keeps its clean data. PPO and A2C share one extractor between policy and value. SAC and
 TD3 have one for the actor and one for the critic unless `share_features_extractor` is set; each of them gets a SODA
 task of its own (`extractors="actor"`: only the one that acts at test time, for half the price). Target networks follow
 by the learner's own moving average.
@@ -55,7 +55,7 @@ class SodaCallback(BaseCallback):
     """Adds SODA updates (the paper's Algorithm 1) to a Stable-Baselines3 learner.
 
     augment: the strong augmentation t, (B, C, H, W) pixels in 0..255; None: overlay of the registered images, else
-        procedural ones. On stacks of grey frames (channels no multiple of 3) it is applied as if they were coloured.
+        procedural ones. On stacks of gray frames (channels no multiple of 3) it is applied as if they were colored.
     every: RL gradient steps per SODA update (the paper's omega). batch_size: observations in one.
     weak: a view of the same size that both branches get, drawn independently, for example `RandomShift(4)`.
     lr, tau, projection_dim: see `SodaTask`. extractors: `all` or `actor`. seed: of heads, sampling, augmentations.
@@ -99,7 +99,7 @@ class SodaCallback(BaseCallback):
         if known != found:  # the first time, or another model (a loaded one) than the last time
             if self.tasks and self._loaded is None:
                 warnings.warn(
-                    "this SodaCallback goes on with another model: right for a loaded one; for a new one make a new "
+                    "this SodaCallback continues with another model: right for a loaded one; for a new one make a new "
                     "callback",
                     stacklevel=2,
                 )
@@ -171,7 +171,7 @@ class SodaCallback(BaseCallback):
 
     def _make_tasks(self, found: dict[str, nn.Module]) -> dict[str, SodaTask]:
         space: Any = self.model.policy.observation_space
-        normalised = self.model.policy.normalize_images and is_image_space(space)
+        normalized = self.model.policy.normalize_images and is_image_space(space)
         augment = self.augment
         if augment is None:
             from softaug.media import image_source
@@ -187,7 +187,7 @@ class SodaCallback(BaseCallback):
                     _for_channels(augment, space.shape[0]),
                     obs_shape=space.shape,
                     weak=self.weak,
-                    scale=1 / 255 if normalised else _highest(space) / 255,
+                    scale=1 / 255 if normalized else _highest(space) / 255,
                     projection_dim=self.projection_dim,
                     tau=self.tau,
                     lr=self.lr,
@@ -200,7 +200,7 @@ class SodaCallback(BaseCallback):
     # Saving and loading. The encoder is the model's, and saved with it.
 
     def save(self, path: str | Path) -> None:
-        """Write heads, moving average, optimiser and counters to one file, beside what `model.save` writes."""
+        """Write heads, moving average, optimizer and counters to one file, next to what `model.save` writes."""
         if not self.tasks:
             raise UserError("there is nothing to save yet; call save after model.learn(..., callback=...)")
         content = io.BytesIO()
@@ -208,7 +208,7 @@ class SodaCallback(BaseCallback):
         write_atomically(Path(path), content.getvalue())
 
     def load(self, path: str | Path) -> None:
-        """Go on from a `save` at the next `model.learn`; the model is to be loaded by its own `load`."""
+        """Continue from a `save` at the next `model.learn`; the model is to be loaded by its own `load`."""
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:
@@ -254,14 +254,14 @@ class SodaCallback(BaseCallback):
 
 
 class OnGreyFrames:
-    """`augment`, made for RGB frames, on a stack of grey ones (B, k, H, W): coloured, augmented, and grey again."""
+    """`augment`, made for RGB frames, on a stack of gray ones (B, k, H, W): colored, augmented, and gray again."""
 
     def __init__(self, augment: Augment):
         self.augment = augment
 
     def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        coloured = self.augment(obs.repeat_interleave(3, dim=1), generator)
-        return coloured.to(torch.float32).unflatten(1, (-1, 3)).mean(2)
+        colored = self.augment(obs.repeat_interleave(3, dim=1), generator)
+        return colored.to(torch.float32).unflatten(1, (-1, 3)).mean(2)
 
 
 def find_extractors(model: BaseAlgorithm, which: str = "all") -> dict[str, nn.Module]:

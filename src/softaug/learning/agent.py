@@ -26,9 +26,9 @@ from softaug.learning.networks import (
     feature_shape,
     initialise,
 )
-from softaug.learning.overlap import TwoThreads
 from softaug.learning.replay import Batch, Replay
 from softaug.learning.sac import SAC, Metrics, adam
+from softaug.learning.saliency import keep_masked
 from softaug.learning.views import make_view
 from softaug.methods import Method
 
@@ -45,6 +45,8 @@ class Seen(NamedTuple):
     """of the observations"""
     target: Tensor
     """of the next observations"""
+    actor_too: Tensor | None = None
+    """a second view of the observations, if the actor sees both"""
 
 
 class Agent:
@@ -71,6 +73,7 @@ class Agent:
         device: torch.device,
         autocast: bool = False,
         prefetch: bool = False,
+        saliency_quantile: float = 0.95,
     ):
         self.sac, self.auxiliary = sac, auxiliary
         self.row, self.weak, self.strong = row, weak, strong
@@ -79,6 +82,7 @@ class Agent:
         self.actor_every, self.target_every = actor_every, target_every
         self.aux_batch_size, self.aux_every = aux_batch_size, aux_every
         self.device, self.autocast, self.prefetch = device, autocast, prefetch
+        self.saliency_quantile = saliency_quantile
         self.optimisers = dict(sac.optimisers)
         if auxiliary is not None:
             self.optimisers["auxiliary"] = adam(
@@ -86,13 +90,12 @@ class Agent:
             )
         self.updates = 0
         # Separate streams: acting draws on the CPU, updates on the device, the replay with numpy. The auxiliary task has
-        # its own, as its draws may happen at the same time as RL's.
+        # its own: what RL draws does not depend on it.
         act_seed, update_seed, replay_seed, aux_seed = np.random.SeedSequence([seed, 1]).generate_state(4)
         self.act_generator = torch.Generator().manual_seed(int(act_seed))
         self.generator = torch.Generator(device).manual_seed(int(update_seed))
         self.aux_generator = torch.Generator(device).manual_seed(int(aux_seed))
         self.replay_rng = np.random.default_rng(int(replay_seed))
-        self.two_threads = TwoThreads(device)
 
     @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
@@ -109,14 +112,11 @@ class Agent:
     def update(self, replay: Replay) -> Metrics:
         """One iteration: critic, actor, targets and, when due, the auxiliary task; returns 0-dim tensors to log."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            if self.two_threads.are_faster():
-                metrics = self.two_threads.update(self, replay)
-            else:
-                metrics = self._update_in_order(replay)
+            metrics = self._update(replay)
         self.updates += 1
         return metrics
 
-    def _update_in_order(self, replay: Replay) -> Metrics:
+    def _update(self, replay: Replay) -> Metrics:
         seen = self.sample(replay)
         auxiliary_data = self.sample_for_auxiliary(replay, seen)
         self.gather_ahead(replay)
@@ -127,7 +127,7 @@ class Agent:
         metrics["batch_reward"] = seen.batch.reward.mean()
 
         if self.is_due(self.actor_every):
-            metrics |= self.sac.update_actor(seen.actor, self.generator, features)
+            metrics |= self.update_actor(seen, features)
 
         if self.is_due(self.target_every):
             self.sac.update_target()
@@ -151,22 +151,37 @@ class Agent:
 
     def _views(self, batch: Batch) -> Seen:
         row, strong = self.row, self.strong
-        weak_view, next_view = (self.weak(obs, self.generator) for obs in (batch.obs, batch.next_obs))
+        weak_view = self.weak(batch.obs, self.generator)
+        if row.target_sees == "raw":
+            next_view = center_crop(batch.next_obs, self.crop_size)
+        else:
+            next_view = self.weak(batch.next_obs, self.generator)
         critic = actor = weak_view
-        critic_too = None
-        if strong is not None and (row.critic_sees, row.actor_sees) != ("weak", "weak"):
+        critic_too = actor_too = None
+        if strong is not None and not {"strong", "both"}.isdisjoint((row.critic_sees, row.actor_sees)):
             strong_view = strong(weak_view, self.generator)
             critic = strong_view if row.critic_sees == "strong" else weak_view
             critic_too = strong_view if row.critic_sees == "both" else None
             actor = strong_view if row.actor_sees == "strong" else weak_view
+            actor_too = strong_view if row.actor_sees == "both" else None
+        if row.critic_sees == "masked":
+            critic_too = self._salient(weak_view, batch.action)
         if strong is not None and row.target_sees == "strong":
             next_view = strong(next_view, self.generator)
-        return Seen(batch, critic, critic_too, actor, next_view)
+        return Seen(batch, critic, critic_too, actor, next_view, actor_too)
 
-    def shared_features(self, seen: Seen) -> Tensor | None:
-        """The encoding that critic and actor share, as in DrQ-v2: the actor then sees the encoder of before the critic's
+    def _salient(self, view: Tensor, action: Tensor) -> Tensor:
+        """The view with nothing but the pixels that matter most to the critic (SGQN)."""
+        share = torch.rand(1, generator=self.generator, device=self.device)
+        return keep_masked(view, self.sac.saliency_mask(view, action, self.saliency_quantile), share)
+
+    def shared_features(self, seen: Seen) -> list[Tensor] | None:
+        """The encodings that critic and actor share, as in DrQ-v2: the actor then sees the encoder of before the critic's
         step. None: each encodes for itself."""
-        return self.sac.encoder(seen.critic) if self.sac.share_features else None
+        return self.sac.encode(seen.critic, seen.critic_too) if self.sac.share_features else None
+
+    def update_actor(self, seen: Seen, features: list[Tensor] | None) -> Metrics:
+        return self.sac.update_actor(seen.actor, self.generator, features, seen.actor_too)
 
     def bellman_target(self, seen: Seen) -> Tensor:
         batch = seen.batch
@@ -239,7 +254,7 @@ class Agent:
         }
 
     def load_state(self, tree: dict[str, Any]) -> None:
-        """Inverse of `state`, in place: modules that share the encoder go on sharing it."""
+        """Inverse of `state`, in place: modules that share the encoder continue to share it."""
         self.sac.load_state_dict(tree["sac"])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(tree["auxiliary"])
@@ -291,7 +306,10 @@ def make_agent(
             alpha_lr=config.alpha_lr,
             critic_tau=config.critic_tau,
             encoder_tau=config.encoder_tau,
+            alpha_beta=config.alpha_beta,
+            critic_weight_decay=config.critic_weight_decay,
             share_features=config.share_features,
+            critic_loss=row.critic_loss,
         )
         prefetch = config.prefetch == "on" or (config.prefetch == "auto" and device.type == "cuda")
         weak = make_view(row.weak, config, images)
@@ -333,6 +351,7 @@ def make_agent(
         device=device,
         autocast=config.precision == "bf16",
         prefetch=prefetch,
+        saliency_quantile=config.sgqn_quantile,
     )
 
 

@@ -3,11 +3,15 @@
 An `Augment` is called with pixels ``(B, 3k, H, W)`` in 0..255 (uint8 or float32) and a generator; all k
 frames of a stack get the same draw, and the input is never changed. Tensors are kept in channels_last
 memory, the order in which the replay stores frames and in which convolutions are fastest.
+
+Two exceptions, each as in its authors' code: `RandomRotate` draws one angle per call, and `MovingOverlay` moves its
+image from frame to frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -183,8 +187,115 @@ class RandomOverlay:
         return self.images.sample(batch, height, width, np.random.default_rng(seed))
 
 
+class MovingOverlay:
+    """`RandomOverlay` whose image moves by the same step from each frame of a stack to the next (SimGRL).
+
+    The image is larger than the frames. The oldest frame gets its centre, frame i the window i steps further; the step is
+    uniform over -6 .. 6 pixels each way at 84 pixels, and in proportion at other sizes.
+    """
+
+    SIZE, STEP = 84, 6
+
+    def __init__(self, images: Images, alpha: float = 0.5):
+        self.images, self.alpha = images, alpha
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        batch, channels, height, width = obs.shape
+        frames = channels // 3
+        step = self.largest_step(height)
+        margin = self.margin(height, frames)
+        rng = np.random.default_rng(draw_seed(generator))
+        drawn = self.images.sample(batch, height + 2 * margin, width + 2 * margin, rng)
+        images = upload(torch.from_numpy(drawn), obs.device).permute(0, 3, 1, 2)
+        down, right = (draw_integers(2 * step + 1, batch, generator) - step for _ in range(2))
+        epsilon = [
+            window(images, margin + frame * down, margin + frame * right, (height, width))
+            for frame in range(frames)
+        ]
+        pixels = obs.to(torch.float32, copy=True, memory_format=torch.channels_last)
+        return pixels.lerp_(torch.cat(epsilon, dim=1).to(torch.float32), self.alpha)
+
+    def largest_step(self, size: int) -> int:
+        """Pixels between two frames, for frames of `size` pixels."""
+        return max(1, round(self.STEP * size / self.SIZE))
+
+    def margin(self, size: int, frames: int) -> int:
+        """How much larger the image is than a frame, on each side: 18 pixels at 84, or what many frames need."""
+        return max(3, frames - 1) * self.largest_step(size)
+
+
+class RandomRotate:
+    """Turn the image about its centre by an angle uniform in +-`degrees`, bilinear; beyond the edge, edge pixels repeat.
+
+    All samples of a call share one angle, as in the authors' code of SADA.
+    """
+
+    def __init__(self, degrees: float = 180):
+        self.degrees = degrees
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = torch.rand(1, generator=generator, device=obs.device)
+        return self.rotate(obs, (2 * drawn - 1) * math.radians(self.degrees))
+
+    @staticmethod
+    def rotate(obs: Tensor, angle: Tensor) -> Tensor:
+        """Turn obs (B, C, H, W) counter-clockwise by `angle`, in radians: (1,), or (B,) with one for each sample."""
+        batch, _, height, width = obs.shape
+        down, right = torch.meshgrid(
+            torch.arange(height, device=obs.device) - (height - 1) / 2,
+            torch.arange(width, device=obs.device) - (width - 1) / 2,
+            indexing="ij",
+        )
+        cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
+        # Where a pixel of the result comes from, in units of half an image (as grid_sample wants it).
+        grid = torch.stack(
+            [(cos * right - sin * down) * 2 / width, (sin * right + cos * down) * 2 / height], dim=-1
+        )
+        pixels = obs.to(torch.float32).contiguous(memory_format=torch.contiguous_format)
+        turned = F.grid_sample(
+            pixels,
+            grid.expand(batch, -1, -1, -1),
+            mode="bilinear",
+            padding_mode="border",
+            align_corners=False,
+        )
+        return turned.contiguous(memory_format=torch.channels_last)
+
+
+class Composed:
+    """One augmentation after the other."""
+
+    def __init__(self, *steps: Augment):
+        self.steps = steps
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        for step in self.steps:
+            obs = step(obs, generator)
+        return obs
+
+
+class OneOf:
+    """One of several augmentations of equal size for each sample, all equally likely (SADA)."""
+
+    def __init__(self, choices: Sequence[Augment]):
+        self.choices = choices
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        # Drawn on the host: asking a GPU which samples drew what would wait for all its work.
+        chosen = np.random.default_rng(draw_seed(generator)).integers(len(self.choices), size=len(obs))
+        out = torch.empty_like(obs, dtype=torch.float32, memory_format=torch.channels_last)
+        pixels = obs.permute(0, 2, 3, 1)  # indexing keeps this order
+        for number, augment in enumerate(self.choices):
+            samples = np.flatnonzero(chosen == number)
+            if len(samples):
+                index = upload(torch.from_numpy(samples), obs.device)
+                some = pixels.index_select(0, index).permute(0, 3, 1, 2)
+                out.index_copy_(0, index, augment(some, generator).to(torch.float32))
+        return out
+
+
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor on `device`. Only a copy from pinned memory lets a GPU's host go on at once."""
+    """A CPU tensor on `device`. Only a copy from pinned memory lets a GPU's host continue at once."""
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

@@ -9,7 +9,7 @@ import torch
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
-from softaug.learning.networks import ConvStack, Encoder, FrameStack, Projection, initialise
+from softaug.learning.networks import ConvStack, Encoder, FrameStack, Masker, Projection, initialise
 
 
 def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
@@ -18,10 +18,11 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
     if config.row.auxiliary_shares == "trunk":
         shared -= config.pad_own_layers
     trunk, channels = make_trunk(config, in_channels, shared)
+    masker = Masker(in_channels // 3) if config.row.masker else None
     if shared == len(config.filters):
-        encoder = auxiliary_encoder = Encoder(trunk)
+        encoder = auxiliary_encoder = Encoder(trunk, final_relu=config.final_relu, masker=masker)
     else:
-        # What a frame's layers end with are differences of features already past their ReLU.
+        # What a frame's layers end with are features already past their ReLU, or differences of them.
         own = partial(
             ConvStack,
             channels,
@@ -30,7 +31,9 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
             pixels=False,
             relu_first=config.frame_layers != shared,
         )
-        encoder, auxiliary_encoder = Encoder(trunk, own()), Encoder(trunk, own())
+        encoder, auxiliary_encoder = (
+            Encoder(trunk, own(), final_relu=config.final_relu, masker=masker) for _ in range(2)
+        )
         initialise(auxiliary_encoder, config.conv_init)
     initialise(encoder, config.conv_init)
     return encoder, auxiliary_encoder
@@ -39,14 +42,17 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
 def make_trunk(config: Config, in_channels: int, layers: int) -> tuple[ConvStack | FrameStack, int]:
     """The first `layers` convolutions, and the channels they end with."""
     filters, strides, alone = config.filters[:layers], config.strides[:layers], config.frame_layers
+    first = partial(ConvStack, pixels=True, pixel_offset=config.pixel_offset)
     if not alone:
-        return ConvStack(in_channels, filters, strides, pixels=True), filters[-1]
-    frame = ConvStack(3, filters[:alone], strides[:alone], pixels=True)
+        return first(in_channels, filters, strides), filters[-1]
+    frame = first(3, filters[:alone], strides[:alone])
     frames = in_channels // 3
     joint = ConvStack(
         frames * filters[alone - 1], filters[alone:], strides[alone:], pixels=False, relu_first=False
     )
-    return FrameStack(frames, frame, joint), filters[-1] if alone < layers else frames * filters[-1]
+    return FrameStack(frames, frame, joint, config.frame_join), filters[
+        -1
+    ] if alone < layers else frames * filters[-1]
 
 
 def make_inverse_dynamics(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -20,13 +20,15 @@ from torch import Tensor, nn
 CPU_PIECE = 64
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
+Relu = Callable[[Tensor], Tensor]
+"""What stands in for ReLU where something else is to happen in its backward pass (`saliency.py`)."""
 
 
 class ConvStack(nn.Module):
     """3x3 convolutions without padding, ReLU between them (none after the last).
 
-    `pixels` marks the stack that sees raw pixels 0..255 and takes them as 0..1; a later stack starts with ReLU, unless
-    `relu_first` is False.
+    `pixels` marks the stack that sees raw pixels 0..255 and takes them as 0..1, less `pixel_offset`; a later stack starts
+    with ReLU, unless `relu_first` is False.
     """
 
     def __init__(
@@ -36,23 +38,29 @@ class ConvStack(nn.Module):
         strides: Sequence[int],
         *,
         pixels: bool,
+        pixel_offset: float = 0.0,
         relu_first: bool = True,
     ):
         super().__init__()
-        self.pixels, self.relu_first = pixels, relu_first
+        self.pixels, self.pixel_offset, self.relu_first = pixels, pixel_offset, relu_first
         channels = [in_channels, *filters]
         self.convs = nn.Sequential(
             *(nn.Conv2d(channels[i], channels[i + 1], 3, stride=stride) for i, stride in enumerate(strides))
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, relu: Relu | None = None) -> Tensor:
         for i, conv in enumerate(self.convs):
             assert isinstance(conv, nn.Conv2d)
             if i == 0 and self.pixels:
-                # Dividing the few weights by 255 instead of the many pixels saves a pass over the batch.
-                x = F.conv2d(x.to(conv.weight.dtype), conv.weight / 255, conv.bias, conv.stride)
+                # Changing the few weights instead of the many pixels saves passes over the batch.
+                bias = conv.bias
+                if bias is not None and self.pixel_offset:
+                    bias = bias - self.pixel_offset * conv.weight.sum((1, 2, 3))
+                x = F.conv2d(x.to(conv.weight.dtype), conv.weight / 255, bias, conv.stride)
             elif i == 0 and not self.relu_first:
                 x = conv(x)
+            elif relu is not None:
+                x = conv(relu(x))
             else:
                 # In place where x is our own convolution's output, which nothing else needs.
                 x = conv(F.relu(x, inplace=i > 0))
@@ -63,16 +71,20 @@ class FrameStack(nn.Module):
     """A trunk whose first layers see each frame alone; the next one sees how their features change.
 
     frames: k. `frame` makes f_i = ReLU(convolutions) of each frame i; `joint` sees the newest frame's features and the
-    differences of successive ones, [f_k, f_k - f_{k-1}, ..., f_2 - f_1], so that motion need not be learned first.
+    differences of successive ones, [f_k, f_k - f_{k-1}, ..., f_2 - f_1], so that motion need not be learned first. With
+    `join="features"` it sees [f_1, ..., f_k] (SimGRL).
     """
 
-    def __init__(self, frames: int, frame: ConvStack, joint: ConvStack):
+    def __init__(self, frames: int, frame: ConvStack, joint: ConvStack, join: str = "differences"):
         super().__init__()
-        self.frames, self.frame, self.joint = frames, frame, joint
+        self.frames, self.frame, self.joint, self.join = frames, frame, joint, join
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        each = F.relu(self.frame(split_frames(pixels, self.frames)), inplace=True)
-        return self.joint(differences(each, self.frames))
+    def forward(self, pixels: Tensor, relu: Relu | None = None) -> Tensor:
+        each = self.frame(split_frames(pixels, self.frames), relu)
+        each = F.relu(each, inplace=True) if relu is None else relu(each)
+        if self.join == "features":
+            return self.joint(torch.cat(each.unflatten(0, (-1, self.frames)).unbind(1), dim=1), relu)
+        return self.joint(differences(each, self.frames), relu)
 
 
 def split_frames(stacks: Tensor, frames: int) -> Tensor:
@@ -89,26 +101,71 @@ def differences(features: Tensor, frames: int) -> Tensor:
     return torch.cat([each[:, -1], *changes], dim=1)
 
 
+class Masker(nn.Module):
+    """Each frame times a soft mask of its own, one number in 0..1 per pixel (MaDi): pixels (B, 3k, H, W) -> the same."""
+
+    WIDTH = 32
+
+    def __init__(self, frames: int):
+        super().__init__()
+        self.frames = frames
+        channels = (3, self.WIDTH, self.WIDTH, 1)
+        self.convs = nn.ModuleList(
+            nn.Conv2d(channels[i], channels[i + 1], 3, padding=1) for i in range(len(channels) - 1)
+        )
+
+    def forward(self, pixels: Tensor, relu: Relu | None = None) -> Tensor:
+        pixels = pixels.to(torch.float32)
+        x = split_frames(pixels, self.frames) / 255
+        for i, conv in enumerate(self.convs):
+            x = conv(x if i == 0 else (relu or F.relu)(x))
+        mask = torch.sigmoid(x).unflatten(0, (-1, self.frames))  # (B, k, 1, H, W)
+        return pixels * mask.expand(-1, -1, 3, -1, -1).flatten(1, 2)
+
+
 class Encoder(nn.Module):
     """f: pixels (B, 3k, H, W) in 0..255 -> feature maps (B, C', H', W').
 
-    `head` is None but for PAD, whose two tasks share the `trunk` and own the last layers.
+    `head` is None but for PAD, whose two tasks share the `trunk` and own the last layers. `final_relu` puts a ReLU after
+    the last convolution too. `masker` comes before everything else (MaDi).
     """
 
-    def __init__(self, trunk: ConvStack | FrameStack, head: ConvStack | None = None):
+    def __init__(
+        self,
+        trunk: ConvStack | FrameStack,
+        head: ConvStack | None = None,
+        *,
+        final_relu: bool = False,
+        masker: Masker | None = None,
+    ):
         super().__init__()
         self.trunk = trunk
         self.head = head
+        self.final_relu = final_relu
+        self.masker = masker
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor, masked: bool = False) -> Tensor:
+        """masked: they have been through `mask` already."""
         if pixels.device.type != "cpu" or len(pixels) <= CPU_PIECE:
-            return self.features(pixels)
-        return torch.cat([self.features(piece) for piece in pixels.split(CPU_PIECE)])
+            return self.features(pixels, masked=masked)
+        return torch.cat([self.features(piece, masked=masked) for piece in pixels.split(CPU_PIECE)])
 
-    def features(self, pixels: Tensor) -> Tensor:
-        """The same for one piece of the batch."""
-        x = self.trunk(pixels)
-        return x if self.head is None else self.head(x)
+    def mask(self, pixels: Tensor) -> Tensor:
+        """What the masker leaves of the pixels; all of them without one."""
+        if self.masker is None:
+            return pixels
+        if pixels.device.type != "cpu" or len(pixels) <= CPU_PIECE:
+            return self.masker(pixels)
+        return torch.cat([self.masker(piece) for piece in pixels.split(CPU_PIECE)])
+
+    def features(self, pixels: Tensor, relu: Relu | None = None, *, masked: bool = False) -> Tensor:
+        """The same as `forward` for one piece of the batch."""
+        if self.masker is not None and not masked:
+            pixels = self.masker(pixels, relu)
+        x = self.trunk(pixels, relu)
+        if self.head is not None:
+            x = self.head(x, relu)
+        return (relu or F.relu)(x) if self.final_relu else x
 
 
 class Projection(nn.Module):

@@ -286,7 +286,7 @@ class Replay:
     def _draw(self, count: int, rng: np.random.Generator, valid: Any, added: int | None = None) -> np.ndarray:
         """`count` slot numbers, uniform over the valid ones, by rejection.
 
-        added: draw as if that many slots had been written, the new ones going on with the current episode.
+        added: draw as if that many slots had been written, the new ones continuing the current episode.
         """
         added = self.added if added is None else added
         oldest = added - min(added, self.window)

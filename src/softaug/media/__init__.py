@@ -1,11 +1,11 @@
-"""Pictures and videos: what random overlay blends in, and what the video modes show behind the robot.
+"""Images and videos: what random overlay blends in, and what the video modes show behind the robot.
 
-    images = image_source()               # registered pictures, else procedural ones
+    images = image_source()               # registered images, else procedural ones
     images.sample(256, 84, 84, rng)       # uint8 (256, 84, 84, 3)
     videos = video_source("hard")         # the registered official files, else procedural ones
     videos.open(3, 100, 100).frame(17)    # uint8 (100, 100, 3)
 
-Everything heavy is imported when used. Procedural overlay pictures and procedural test videos come from
+Everything heavy is imported when used. Procedural overlay images and procedural test videos come from
 disjoint seeds and from different generators, so that training never sees the test distribution.
 """
 
@@ -22,9 +22,9 @@ __all__ = ["ImageSource", "Video", "VideoSource", "image_source", "video_source"
 
 
 def image_source(spec: str | Path | None = None, *, seed: int = 0) -> ImageSource:
-    """Pictures for random overlay.
+    """Images for random overlay.
 
-    `spec`: None takes the registered pictures (Places365 first) if there are any, else procedural ones;
+    `spec`: None takes the registered images (Places365 first) if there are any, else procedural ones;
     ``"procedural"`` forces those; otherwise a registered name or a folder. `seed` chooses the procedural bank.
     """
     from softaug.media.catalogue import default_images

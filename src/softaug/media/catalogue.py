@@ -1,6 +1,6 @@
 """Public data sets worth having: what they are, under which terms, and where they come from.
 
-softaug needs none of them: without them, overlay pictures and test videos are procedural.
+softaug needs none of them: without them, overlay images and test videos are procedural.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Dataset:
     """``md5:...`` or ``sha256:...``; None when nobody published one."""
     homepage: str
     inner: tuple[str, ...] = ()
-    """Where, below the unpacked folder, the pictures or videos may be: the first that exists is registered."""
+    """Where, below the unpacked folder, the images or videos may be: the first that exists is registered."""
 
     @property
     def archive(self) -> str:
@@ -97,7 +97,7 @@ CATALOGUE = {
         ),
         Dataset(
             name="dmcgb",
-            title="DMControl Generalization Benchmark: its 10 + 100 test videos and 2 x 100 colour settings",
+            title="DMControl Generalization Benchmark: its 10 + 100 test videos and 2 x 100 color settings",
             kind="benchmark",
             licence="repository under MIT; video_hard is from RealEstate10K, whose own terms apply",
             url="https://github.com/nicklashansen/dmcontrol-generalization-benchmark/archive/"
@@ -118,5 +118,5 @@ def find(name: str) -> Dataset:
 
 
 def default_images(datasets: dict[str, Path]) -> str | None:
-    """The registered pictures that random overlay takes when nothing else is asked for: Places365, else none."""
+    """The registered images that random overlay takes when nothing else is asked for: Places365, else none."""
     return next((d.name for d in CATALOGUE.values() if d.kind == "images" and d.name in datasets), None)

@@ -1,4 +1,4 @@
-"""Look at a registered data set for real: count its files, decode a sample, name what is missing or damaged."""
+"""Check a registered data set for real: count its files, decode a sample, name what is missing or damaged."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _check_benchmark(folder: Path, everything: bool) -> dict[str, Any]:
         raise UserError(
             f"{folder} has none of DMControl-GB's files (color_easy.pt, video_easy/video0.mp4, ...)."
         )
-    # Each level by itself, so that the few easy videos are always looked at.
+    # Each level by itself, so that the few easy videos are always checked.
     reports = [_decode_videos(official.video_files(root, level), everything) for level in official.LEVELS]
     report = {key: sum((part[key] for part in reports[1:]), reports[0][key]) for key in reports[0]}
     for level in official.LEVELS:

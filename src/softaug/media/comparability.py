@@ -1,4 +1,4 @@
-"""Which numbers may stand beside the paper's."""
+"""Which numbers may be compared with the paper's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random resized crops, with the distribution that torchvision documents for `RandomResizedCrop`.
 
 An area share in 8..100 % and an aspect ratio in 3/4..4/3 (uniform in its logarithm) are drawn until the crop fits into
-the image, at most ten times; its place is then uniform. If none fits, the crop is the largest centred one whose aspect
+the image, at most ten times; its place is then uniform. If none fits, the crop is the largest centered one whose aspect
 ratio is allowed. Half of the crops are mirrored.
 
 The numbers are drawn before any image is opened (`draw_crops`) and turned into pixels once its size is known

@@ -9,7 +9,6 @@ from softaug.media import folder_of, registry, video_source
 from softaug.media.interface import VideoSource
 
 DATASET = "davis"
-TRAINING_VIDEOS = 60
 # The catalogue's archive holds both sets; the benchmark shows the training videos alone, in alphabetical order.
 VALIDATION = frozenset(
     [

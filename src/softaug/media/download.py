@@ -127,7 +127,7 @@ def download_dataset(
 ) -> Path:
     """Download, verify, unpack and register a data set; returns the registered folder.
 
-    `folder` is where it is unpacked (default: below softaug's data folder); the archive is put beside it.
+    `folder` is where it is unpacked (default: below softaug's data folder); the archive is put next to it.
     """
     target = (folder or registry.data_directory() / "datasets" / dataset.name).expanduser().absolute()
     if target.exists():

@@ -1,4 +1,4 @@
-"""Overlay pictures from a folder: any tree of JPEG, PNG or WebP files, such as Places365.
+"""Overlay images from a folder: any tree of JPEG, PNG or WebP files, such as Places365.
 
 A sample is a random resized crop and, half of the time, its mirror image (see `crops`). An image smaller than the
 output is enlarged. A file that cannot be decoded is replaced by the next good one, so samples stay a function of the
@@ -32,11 +32,11 @@ INDEX_CACHE_FROM = 20_000  # files; a smaller tree is scanned each time, which t
 MAX_BAD_IN_A_ROW = 1000
 WORKERS = max(1, min(8, os.cpu_count() or 1))
 DECODE_ERRORS = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
-"""What Pillow raises for files that are no pictures, or damaged ones."""
+"""What Pillow raises for files that are no images, or damaged ones."""
 
 
 def scan(folder: Path) -> Iterator[str]:
-    """Paths of all pictures below a folder, relative to it, in sorted order; links to folders are not followed."""
+    """Paths of all images below a folder, relative to it, in sorted order; links to folders are not followed."""
     pending = [""]
     while pending:
         inside = pending.pop()
@@ -56,7 +56,7 @@ def scan(folder: Path) -> Iterator[str]:
 
 
 class FileIndex:
-    """The paths of many pictures as one block of bytes: 1.8 million of them take little memory and load at once."""
+    """The paths of many images as one block of bytes: 1.8 million of them take little memory and load at once."""
 
     def __init__(self, content: np.ndarray) -> None:
         self.content = content  # paths, each ended by a zero byte
@@ -168,7 +168,7 @@ class FolderImages:
         return facts
 
     def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-        """`count` pictures, uint8 (count, height, width, 3), decoded or resized by several threads."""
+        """`count` images, uint8 (count, height, width, 3), decoded or resized by several threads."""
         if self._pack is not None:
             return self._pack.sample(count, height, width, rng, self._pool())
         which = rng.integers(len(self), size=count).tolist()

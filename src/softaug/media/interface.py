@@ -8,13 +8,13 @@ import numpy as np
 
 
 class ImageSource(Protocol):
-    """Unrelated pictures to overlay on observations (the paper's epsilon, drawn there from Places365)."""
+    """Unrelated images to overlay on observations (the paper's epsilon, drawn there from Places365)."""
 
     kind: str
-    """Where the pictures come from: ``procedural`` or ``folder``."""
+    """Where the images come from: ``procedural`` or ``folder``."""
 
     def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-        """`count` pictures, uint8 (count, height, width, 3): a pure function of `rng`'s state."""
+        """`count` images, uint8 (count, height, width, 3): a pure function of `rng`'s state."""
         ...
 
     def describe(self) -> dict[str, Any]:

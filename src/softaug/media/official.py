@@ -81,7 +81,7 @@ def registered_colors(level: str) -> Path | None:
 
 
 def load_colors(path: str | Path) -> list[dict[str, np.ndarray]]:
-    """Read the benchmark's colour settings: a list of dicts of float64 3-vectors, without executing pickled code.
+    """Read the benchmark's color settings: a list of dicts of float64 3-vectors, without executing pickled code.
 
     The file is a pickle in torch's format; torch's restricted unpickler may build nothing but lists, dicts,
     strings and NumPy arrays of floats, so a file made to run code is refused.
@@ -93,22 +93,22 @@ def load_colors(path: str | Path) -> list[dict[str, np.ndarray]]:
 
             content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise UserError(f"there is no colour file {path}.") from error
+        raise UserError(f"there is no color file {path}.") from error
     except Exception as error:  # torch raises many types for a damaged or dangerous file
         reason = str(error).strip().split("\n")[0][:160]
-        raise UserError(f"{path} is not a DMControl-GB colour file, or not a safe one ({reason}).") from error
+        raise UserError(f"{path} is not a DMControl-GB color file, or not a safe one ({reason}).") from error
     return check_colors(content, str(path))
 
 
 def check_colors(content: object, origin: str) -> list[dict[str, np.ndarray]]:
     """Settings as float64 3-vectors in 0..1, or a `UserError` that names `origin`."""
     if not isinstance(content, list) or not content:
-        raise UserError(f"{origin} holds no list of colour settings.")
-    return [check_color(setting, f"colour setting {i} of {origin}") for i, setting in enumerate(content)]
+        raise UserError(f"{origin} holds no list of color settings.")
+    return [check_color(setting, f"color setting {i} of {origin}") for i, setting in enumerate(content)]
 
 
 def check_color(setting: object, where: str) -> dict[str, np.ndarray]:
-    """One setting as float64 3-vectors in 0..1; keys may be left out, then that part keeps its colour."""
+    """One setting as float64 3-vectors in 0..1; keys may be left out, then that part keeps its color."""
     if not isinstance(setting, Mapping) or not setting:
         raise UserError(f"{where} must be a dict with some of the keys {', '.join(COLOR_KEYS)}.")
     checked = {}

@@ -1,18 +1,18 @@
-"""Overlay pictures made from a seed, so that training needs no download.
+"""Overlay images made from a seed, so that training needs no download.
 
-They stand in for Places365 in `random overlay`. Natural pictures have a power spectrum that
-falls like 1/f^2, occlusion edges at every scale, colours that mostly vary together, and large smooth areas; each
+They stand in for Places365 in `random overlay`. Natural images have a power spectrum that
+falls like 1/f^2, occlusion edges at every scale, colors that mostly vary together, and large smooth areas; each
 family below has some of these and `landscape` has all:
 
 ==============  ==============================================================================================
-``noise``       colour noise with the spectrum 1/f^2, one dominant colour direction (spectral synthesis)
+``noise``       color noise with the spectrum 1/f^2, one dominant color direction (spectral synthesis)
 ``leaves``      dead leaves: opaque shapes with a power law of sizes, each with its own texture and light
-``gradient``    two to five colours blended along a curved direction, like sky, walls, out-of-focus areas
+``gradient``    two to five colors blended along a curved direction, like sky, walls, out-of-focus areas
 ``landscape``   a gradient sky, ground with texture, and leaves in the foreground
 ==============  ==============================================================================================
 
-A bank of `BANK_SIZE` pictures is made picture by picture on first use; a sample is a random resized crop of one,
-flipped, with its colours turned and stretched, so that hardly two samples are alike. The test videos
+A bank of `BANK_SIZE` images is made image by image on first use; a sample is a random resized crop of one,
+flipped, with its colors turned and stretched, so that hardly two samples are alike. The test videos
 (`procedural_videos`) use other generators and other seeds: training never sees the test distribution.
 """
 
@@ -29,10 +29,10 @@ from softaug.media.packing import pack_pixels, unpack_pixels
 FAMILIES = ("noise", "leaves", "gradient", "landscape")
 FAMILY_SHARES = (0.25, 0.35, 0.1, 0.3)
 SEED_DOMAIN = 0x0E71A4  # first word of every seed here; the videos use another one
-VERSION = 1  # raise when the pictures change: runs made before are then not repeatable
+VERSION = 1  # raise when the images change: runs made before are then not repeatable
 
 BANK_SIZE = 512
-SIDE = 160  # of a picture in the bank, pixels
+SIDE = 160  # of an image in the bank, pixels
 FIELD_COUNT = 32
 FIELD_SIDE = 256  # the noise fields are periodic, so any shift of one is a field as well
 
@@ -47,8 +47,8 @@ def pink_field(side: int, exponent: float, rng: np.random.Generator) -> np.ndarr
     return (field / field.std()).astype(np.float32)
 
 
-def random_colour(rng: np.random.Generator) -> np.ndarray:
-    """A colour as scenes have them, float32 (3,) in 0..1: every brightness, saturation mostly low, warm or cool."""
+def random_color(rng: np.random.Generator) -> np.ndarray:
+    """A color as scenes have them, float32 (3,) in 0..1: every brightness, saturation mostly low, warm or cool."""
     brightness = rng.uniform(0.08, 0.95)
     saturation = rng.beta(1.2, 3.8)
     hue = rng.uniform(0.0, 2 * np.pi)
@@ -57,11 +57,11 @@ def random_colour(rng: np.random.Generator) -> np.ndarray:
 
 
 def shape_outlines(count: int, largest: float, rng: np.random.Generator) -> np.ndarray:
-    """Corners of `count` ellipses, rectangles and blobs scattered over a picture, float (count, 24, 2)."""
+    """Corners of `count` ellipses, rectangles and blobs scattered over an image, float (count, 24, 2)."""
     smallest = 2.0
     # Dead leaves are scale invariant with the radius density r^-3: the inverse of its cumulative distribution.
     radii = (smallest**-2 - rng.random(count) * (smallest**-2 - largest**-2)) ** -0.5
-    # Half of the shapes follow r^-1 instead: pictures of few large things are common.
+    # Half of the shapes follow r^-1 instead: images of few large things are common.
     radii = np.where(rng.random(count) < 0.5, radii, smallest * (largest / smallest) ** rng.random(count))
     angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
     square = 0.85 / np.maximum(np.abs(np.cos(angles)), np.abs(np.sin(angles)))
@@ -74,20 +74,20 @@ def shape_outlines(count: int, largest: float, rng: np.random.Generator) -> np.n
     upright = (kinds == 1) & (rng.random((count, 1)) < 0.7)
     tilt = np.where(upright, 0.0, rng.uniform(0, np.pi, (count, 1)))
     x, y = relative * np.cos(angles) * stretch, relative * np.sin(angles) / stretch
-    centres = rng.uniform(0, SIDE, (count, 1, 2))
+    centers = rng.uniform(0, SIDE, (count, 1, 2))
     turned = np.stack([x * np.cos(tilt) - y * np.sin(tilt), x * np.sin(tilt) + y * np.cos(tilt)], axis=-1)
-    return centres + turned
+    return centers + turned
 
 
 class ProceduralImages:
-    """Endless overlay pictures from a seed; `sample` is a pure function of the generator it is given."""
+    """Endless overlay images from a seed; `sample` is a pure function of the generator it is given."""
 
     kind = "procedural"
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = int(seed)
         self._fields: list[np.ndarray] = []
-        # Packed pixels of every picture at full and at half size, filled on first use.
+        # Packed pixels of every image at full and at half size, filled on first use.
         self._pixels = np.zeros(BANK_SIZE * (SIDE**2 + (SIDE // 2) ** 2), np.uint32)
         self._made = np.zeros(BANK_SIZE, bool)
 
@@ -106,7 +106,7 @@ class ProceduralImages:
         return ProceduralImages, (self.seed,)
 
     def sample(self, count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-        """`count` pictures, uint8 (count, height, width, 3)."""
+        """`count` images, uint8 (count, height, width, 3)."""
         if count < 0 or height < 1 or width < 1:
             raise UserError(
                 f"cannot draw {count} overlay images of {height}x{width}: sizes must be positive."
@@ -145,8 +145,8 @@ class ProceduralImages:
                 images[i, :, :, channel] = value >> 8
         return images
 
-    def picture(self, index: int) -> np.ndarray:
-        """Picture `index` of the bank, float32 (SIDE, SIDE, 3) in 0..1."""
+    def image(self, index: int) -> np.ndarray:
+        """Image `index` of the bank, float32 (SIDE, SIDE, 3) in 0..1."""
         rng = np.random.default_rng([SEED_DOMAIN, self.seed, 1 + index])
         family = FAMILIES[int(rng.choice(len(FAMILIES), p=FAMILY_SHARES))]
         make = {
@@ -158,8 +158,8 @@ class ProceduralImages:
         return np.clip(make(rng), 0, 1)
 
     def _store(self, index: int) -> None:
-        """Make picture `index` and keep it packed, at full size and halved by averaging 2 x 2 pixels."""
-        full = self.picture(index)
+        """Make image `index` and keep it packed, at full size and halved by averaging 2 x 2 pixels."""
+        full = self.image(index)
         half = (full[::2, ::2] + full[1::2, ::2] + full[::2, 1::2] + full[1::2, 1::2]) / 4
         start = 0
         for pixels in (full, half):
@@ -183,27 +183,27 @@ class ProceduralImages:
         return window.T if rng.random() < 0.5 else window
 
     def _make_noise(self, rng: np.random.Generator) -> np.ndarray:
-        """Noise between two colours along the first field, a little of a third along the second."""
-        first, second, third = (random_colour(rng) for _ in range(3))
+        """Noise between two colors along the first field, a little of a third along the second."""
+        first, second, third = (random_color(rng) for _ in range(3))
         second = second if abs(second.mean() - first.mean()) > 0.25 else 1 - second  # keep some contrast
         along = 0.5 + 0.35 * self._field(rng)[..., None]
         across = 0.12 * self._field(rng)[..., None]
         return first + (second - first) * along + (third - 0.5) * across
 
     def _make_gradient(self, rng: np.random.Generator) -> np.ndarray:
-        """Colours blended along a bent direction."""
+        """Colors blended along a bent direction."""
         y, x = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32) / SIDE - 0.5
         angle, bend = rng.uniform(0, 2 * np.pi), rng.normal(0, 0.8)
         along = x * np.cos(angle) + y * np.sin(angle)
         across = y * np.cos(angle) - x * np.sin(angle)
         position = along + bend * across**2 + 0.04 * self._field(rng)
         stops = np.sort(rng.uniform(-0.6, 0.6, int(rng.integers(2, 6))))
-        colours = np.stack([random_colour(rng) for _ in stops])
-        pixels = np.stack([np.interp(position, stops, colours[:, channel]) for channel in range(3)], axis=-1)
+        colors = np.stack([random_color(rng) for _ in stops])
+        pixels = np.stack([np.interp(position, stops, colors[:, channel]) for channel in range(3)], axis=-1)
         return pixels + 0.02 * self._field(rng)[..., None]
 
     def _make_leaves(self, rng: np.random.Generator) -> np.ndarray:
-        """Dead leaves over the whole picture."""
+        """Dead leaves over the whole image."""
         return self._add_leaves(self._make_gradient(rng), int(rng.integers(120, 500)), SIDE * 0.45, rng)
 
     def _make_landscape(self, rng: np.random.Generator) -> np.ndarray:
@@ -222,10 +222,10 @@ class ProceduralImages:
     def _add_leaves(
         self, pixels: np.ndarray, count: int, largest: float, rng: np.random.Generator
     ) -> np.ndarray:
-        """Draw `count` opaque shapes; each has its own strength of texture, so neighbours differ in it too."""
-        palette = np.stack([random_colour(rng) for _ in range(int(rng.integers(3, 9)))])
-        colours = palette[rng.integers(len(palette), size=count)] + rng.normal(0, 0.07, (count, 3))
-        fills = np.concatenate([np.clip(colours, 0, 1) * 255, rng.uniform(1, 255, (count, 1))], axis=1)
+        """Draw `count` opaque shapes; each has its own strength of texture, so neighbors differ in it too."""
+        palette = np.stack([random_color(rng) for _ in range(int(rng.integers(3, 9)))])
+        colors = palette[rng.integers(len(palette), size=count)] + rng.normal(0, 0.07, (count, 3))
+        fills = np.concatenate([np.clip(colors, 0, 1) * 255, rng.uniform(1, 255, (count, 1))], axis=1)
         # The alpha channel carries the strength of the texture.
         canvas = np.concatenate([np.clip(pixels, 0, 1) * 255, np.zeros((SIDE, SIDE, 1))], axis=-1)
         image = Image.fromarray(canvas.astype(np.uint8), mode="RGBA")

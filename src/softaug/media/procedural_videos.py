@@ -1,10 +1,10 @@
 """Test videos made from a seed, so that the video modes need no download: 10 for easy, 100 for hard.
 
-Each video is a few large pictures and a closed path through them, so it moves smoothly and loops without a jump;
+Each video is a few large images and a closed path through them, so it moves smoothly and loops without a jump;
 a frame is rendered when asked for, from its position alone.
 
 ============  ================================================================================================
-``terrain``   an aerial view of warped lattice noise in a palette of colours: camera drifts, turns and zooms
+``terrain``   an aerial view of warped lattice noise in a palette of colors: camera drifts, turns and zooms
 ``cells``     a mosaic of Voronoi cells, each with its own shading: camera drifts, turns and zooms
 ``facade``    walls split into rectangles again and again, seen in perspective by a swaying camera
 ``parallax``  mountain ridges in haze that scroll at different speeds below a sky
@@ -12,7 +12,7 @@ a frame is rendered when asked for, from its position alone.
 ``swarm``     polygons that fly on closed curves over a drifting ground
 ============  ================================================================================================
 
-None of these generators, and none of their seeds, is used for the overlay pictures (`procedural_images`), and
+None of these generators, and none of their seeds, is used for the overlay images (`procedural_images`), and
 easy and hard have seeds of their own: an agent trained with overlays never saw the test distribution.
 """
 
@@ -29,7 +29,7 @@ from PIL import Image, ImageDraw
 from softaug.media.packing import pack_pixels, unpack_pixels
 
 FAMILIES = ("terrain", "cells", "facade", "parallax", "water", "swarm")
-SEED_DOMAIN = 0x51DE0  # first word of every seed here; the overlay pictures use another one
+SEED_DOMAIN = 0x51DE0  # first word of every seed here; the overlay images use another one
 VERSION = 1  # raise when the videos change: returns measured before are then not comparable
 COUNTS = {"easy": 10, "hard": 100}
 LEVEL_SEEDS = {"easy": 1, "hard": 2}
@@ -55,7 +55,7 @@ def lattice_noise(
 
 
 def palette(count: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` colours that go together, float32 (count, 3) in 0..1: hues close to one or two, dark to light."""
+    """`count` colors that go together, float32 (count, 3) in 0..1: hues close to one or two, dark to light."""
     hue = (
         rng.uniform(0, 2 * np.pi)
         + rng.choice([0.0, rng.uniform(1.5, 3.14)], count)
@@ -67,20 +67,20 @@ def palette(count: int, rng: np.random.Generator) -> np.ndarray:
     return np.clip(light[:, None] * (1 + strength[:, None] * chroma), 0, 1).astype(np.float32)
 
 
-def colour_by(values: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    """Look values in 0..1 (H, W) up in evenly spaced colours: float32 (H, W, 3)."""
-    stops = np.linspace(0, 1, len(colours))
-    table = np.stack([np.interp(np.linspace(0, 1, 256), stops, colours[:, c]) for c in range(3)], axis=1)
+def color_by(values: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """Look values in 0..1 (H, W) up in evenly spaced colors: float32 (H, W, 3)."""
+    stops = np.linspace(0, 1, len(colors))
+    table = np.stack([np.interp(np.linspace(0, 1, 256), stops, colors[:, c]) for c in range(3)], axis=1)
     return table.astype(np.float32)[(values * 255).astype(np.int64)]
 
 
 def to_image(pixels: np.ndarray) -> Image.Image:
-    """A float array in 0..1 as a picture."""
+    """A float array in 0..1 as an image."""
     return Image.fromarray((np.clip(pixels, 0, 1) * 255 + 0.5).astype(np.uint8))
 
 
 def terrain_texture(rng: np.random.Generator) -> Image.Image:
-    """Warped noise, coloured by height and lit from one side."""
+    """Warped noise, colored by height and lit from one side."""
     height = lattice_noise(SIDE, 7, rng, roughness=rng.uniform(0.5, 0.7))
     warp_y, warp_x = (lattice_noise(SIDE, 3, rng) - 0.5 for _ in range(2))
     y, x = np.mgrid[0:SIDE, 0:SIDE]
@@ -90,7 +90,7 @@ def terrain_texture(rng: np.random.Generator) -> Image.Image:
     height = height[rows, columns]
     light = 1 + rng.uniform(2, 9) * (np.roll(height, 1, 0) - np.roll(height, -1, 1))
     return to_image(
-        colour_by(height, palette(int(rng.integers(3, 7)), rng)) * np.clip(light, 0.5, 1.5)[..., None]
+        color_by(height, palette(int(rng.integers(3, 7)), rng)) * np.clip(light, 0.5, 1.5)[..., None]
     )
 
 
@@ -98,8 +98,8 @@ def cells_texture(rng: np.random.Generator) -> Image.Image:
     """Voronoi cells of a jittered grid, darker towards their borders."""
     grid = int(rng.integers(5, 14))
     size = SIDE / grid
-    # One ring of cells outside the picture, so that every pixel has nine candidate centres.
-    centres = rng.uniform(0, 1, (grid + 2, grid + 2, 2)).astype(np.float32)
+    # One ring of cells outside the image, so that every pixel has nine candidate centers.
+    centers = rng.uniform(0, 1, (grid + 2, grid + 2, 2)).astype(np.float32)
     y, x = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32) / np.float32(size)
     row, column = y.astype(np.int64), x.astype(np.int64)
     nearest = np.full((SIDE, SIDE), np.inf, np.float32)
@@ -107,22 +107,22 @@ def cells_texture(rng: np.random.Generator) -> Image.Image:
     owner = np.zeros((SIDE, SIDE), np.int64)
     for dy in (0, 1, 2):
         for dx in (0, 1, 2):
-            centre = centres[row + dy, column + dx]
-            distance = np.hypot(row + dy - 1 + centre[..., 0] - y, column + dx - 1 + centre[..., 1] - x)
+            center = centers[row + dy, column + dx]
+            distance = np.hypot(row + dy - 1 + center[..., 0] - y, column + dx - 1 + center[..., 1] - x)
             closer = distance < nearest
             second = np.where(closer, nearest, np.minimum(second, distance))
             owner = np.where(closer, (row + dy) * (grid + 2) + column + dx, owner)
             nearest = np.where(closer, distance, nearest)
     hues = palette(int(rng.integers(3, 8)), rng)
     count = (grid + 2) ** 2
-    colours = hues[rng.integers(len(hues), size=count)] * rng.uniform(0.6, 1.2, (count, 1)).astype(np.float32)
+    colors = hues[rng.integers(len(hues), size=count)] * rng.uniform(0.6, 1.2, (count, 1)).astype(np.float32)
     border = np.clip((second - nearest) * rng.uniform(2, 12), 0, 1)[..., None]
     shade = (
         1
         - rng.uniform(0.1, 0.6) * nearest[..., None]
         + rng.uniform(0.4, 1.2) * (lattice_noise(SIDE, 7, rng, roughness=0.75)[..., None] - 0.5)
     )
-    return to_image(colours[owner] * shade * (rng.uniform(0.2, 0.9) + (1 - rng.uniform(0.2, 0.9)) * border))
+    return to_image(colors[owner] * shade * (rng.uniform(0.2, 0.9) + (1 - rng.uniform(0.2, 0.9)) * border))
 
 
 def facade_texture(rng: np.random.Generator) -> Image.Image:
@@ -142,11 +142,11 @@ def facade_texture(rng: np.random.Generator) -> Image.Image:
             halves = [(x0, y0, x1, y0 + at * (y1 - y0)), (x0, y0 + at * (y1 - y0), x1, y1)]
         for piece in halves:
             pieces.append(piece)
-            colour = np.clip(hues[rng.integers(len(hues))] * rng.uniform(0.75, 1.2), 0, 1)
+            color = np.clip(hues[rng.integers(len(hues))] * rng.uniform(0.75, 1.2), 0, 1)
             inset = rng.uniform(0, 2.0)
             box = (piece[0] + inset, piece[1] + inset, max(piece[2] - inset, piece[0] + inset), piece[3])
             draw.rectangle(
-                (*box[:3], max(box[3] - inset, box[1])), fill=tuple((colour * 255).astype(int).tolist())
+                (*box[:3], max(box[3] - inset, box[1])), fill=tuple((color * 255).astype(int).tolist())
             )
     light = (
         0.7
@@ -168,9 +168,9 @@ def brick_texture(rng: np.random.Generator) -> np.ndarray:
     column = np.floor(x / wide + (row % 2) * rng.choice([0.0, 0.5]))
     number = (row * 57 + column * 131).astype(np.int64) % 997
     hues = palette(int(rng.integers(3, 7)), rng)
-    colours = hues[rng.integers(len(hues), size=997)] * rng.uniform(0.8, 1.15, (997, 1)).astype(np.float32)
+    colors = hues[rng.integers(len(hues), size=997)] * rng.uniform(0.8, 1.15, (997, 1)).astype(np.float32)
     joint = ((y % high < 1.5) | ((x + (row % 2) * wide / 2) % wide < 1.5))[..., None]
-    pixels = np.where(joint, hues[0] * 0.6, colours[number]) * (
+    pixels = np.where(joint, hues[0] * 0.6, colors[number]) * (
         0.6 + 0.7 * lattice_noise(SIDE, 6, rng)[..., None]
     )
     return np.asarray(to_image(pixels))
@@ -272,21 +272,21 @@ class ProceduralVideo:
             blend = np.sin(along / 2) ** 2
             grain = grain * blend + np.roll(grain, period // 2, axis=1) * (1 - blend)
             haze = 0.3 * np.clip(y - ridge, 0, height) / height
-            picture = np.asarray(to_image(hues[layer + 2] * (0.6 + 0.6 * grain[..., None]) + haze[..., None]))
+            image = np.asarray(to_image(hues[layer + 2] * (0.6 + 0.6 * grain[..., None]) + haze[..., None]))
             cover = y > ridge
             # The start once more at the end, so that every window is one slice.
             again = slice(0, width * fine)
-            picture = np.concatenate([picture, picture[:, again]], axis=1)
+            image = np.concatenate([image, image[:, again]], axis=1)
             cover = np.concatenate([cover, cover[:, again]], axis=1)
-            layers.append((pack_pixels(picture), cover, period))
+            layers.append((pack_pixels(image), cover, period))
         direction = int(rng.choice([-1, 1]))
 
         def render(angle: float) -> np.ndarray:
             frame = background.copy()
-            for picture, cover, period in layers:
+            for image, cover, period in layers:
                 shift = int(direction * angle / (2 * np.pi) * period) % period
                 window = slice(shift, shift + width * fine, fine)
-                np.copyto(frame, picture[:, window], where=cover[:, window])
+                np.copyto(frame, image[:, window], where=cover[:, window])
             return np.array(unpack_pixels(frame), order="C")
 
         return render
@@ -320,8 +320,8 @@ class ProceduralVideo:
         hues = palette(6, rng)
         corners = np.sort(rng.uniform(0, 2 * np.pi, (count, 7)), axis=1)
         radii = min(self._height, self._width) * rng.uniform(0.04, 0.2, (count, 1))
-        colours = np.clip(hues[rng.integers(6, size=count)] * rng.uniform(0.8, 1.2, (count, 1)), 0, 1) * 255
-        fills = [tuple(colour) for colour in colours.astype(int).tolist()]
+        colors = np.clip(hues[rng.integers(6, size=count)] * rng.uniform(0.8, 1.2, (count, 1)), 0, 1) * 255
+        fills = [tuple(color) for color in colors.astype(int).tolist()]
         size = np.array([self._width, self._height])
         homes = rng.uniform(0, 1, (count, 2))
         turns = rng.integers(1, 3, (count, 3)) * rng.choice([-1, 1], (count, 3))

@@ -42,7 +42,7 @@ def registered() -> dict[str, Path]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"the registry {path} is not readable ({error}); mend or delete it.") from error
+        raise UserError(f"the registry {path} is not readable ({error}); fix or delete it.") from error
 
 
 def register(name: str, path: str | Path) -> Path:

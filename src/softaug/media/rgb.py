@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """The image in RGB. 16-bit grey (which Pillow calls I;16, or I) is scaled to 8 bits.
+    """The image in RGB. 16-bit gray (which Pillow calls I;16, or I) is scaled to 8 bits.
 
     Pillow's own conversion cuts everything above 255 off, so that such an image becomes white.
     """

@@ -1,7 +1,7 @@
 """Unpack zip and tar archives that nobody has checked: nothing may land outside the target folder.
 
 Refused: absolute paths, ``..``, links, devices and pipes (no data set here needs them). The archive
-is unpacked beside the target and moved there when complete, so the target is whole or absent.
+is unpacked next to the target and moved there when complete, so the target is whole or absent.
 """
 
 from __future__ import annotations

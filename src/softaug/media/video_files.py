@@ -39,16 +39,16 @@ def resize_bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
     # An affine map rather than Image.resize, which would average over all source pixels when shrinking.
     scale = (image.shape[1] / width, 0, 0, 0, image.shape[0] / height, 0)
-    picture = Image.fromarray(image)
+    source = Image.fromarray(image)
     return np.array(
-        picture.transform((width, height), Image.Transform.AFFINE, scale, Image.Resampling.BILINEAR)
+        source.transform((width, height), Image.Transform.AFFINE, scale, Image.Resampling.BILINEAR)
     )
 
 
 def decode(path: Path) -> Iterator[np.ndarray]:
-    """The frames of a video file, or of a folder of pictures (as DAVIS has them), uint8 (H, W, 3)."""
+    """The frames of a video file, or of a folder of images (as DAVIS has them), uint8 (H, W, 3)."""
     if path.is_dir():
-        yield from _decode_pictures(path)
+        yield from _decode_images(path)
         return
     import av
 
@@ -70,7 +70,7 @@ def decode(path: Path) -> Iterator[np.ndarray]:
         raise UserError(f"the video {path} is truncated: {decoded} of its {declared} frames can be decoded.")
 
 
-def _decode_pictures(folder: Path) -> Iterator[np.ndarray]:
+def _decode_images(folder: Path) -> Iterator[np.ndarray]:
     from PIL import Image
 
     from softaug.media.folder_images import DECODE_ERRORS
@@ -81,7 +81,7 @@ def _decode_pictures(folder: Path) -> Iterator[np.ndarray]:
             with Image.open(path) as image:
                 yield np.asarray(as_rgb(image))
         except DECODE_ERRORS as error:
-            raise UserError(f"the frame {path} cannot be read: it is damaged or no picture.") from error
+            raise UserError(f"the frame {path} cannot be read: it is damaged or no image.") from error
 
 
 class FileVideo:
@@ -184,7 +184,7 @@ def _mapped(file: Path, height: int, width: int) -> np.ndarray:
 
 
 def _decode_into(target: Path, path: Path, height: int, width: int) -> None:
-    """Write all frames beside `target`, then give the file its name: it is whole or absent."""
+    """Write all frames next to `target`, then give the file its name: it is whole or absent."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".decoding-")
     try:

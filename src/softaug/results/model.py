@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from softaug.config import Config, experiment, make_config
+from softaug.config import Config, make_config
+from softaug.config.comparing import experiment
+from softaug.envs.modes import ordered_modes
 from softaug.media.comparability import PROCEDURAL_NOTE, media_note
 from softaug.methods import METHODS
 from softaug.results.reading import MEDIA_ORDER, RunRecord, overlay_images, overlay_media, preferred
@@ -25,8 +27,6 @@ from softaug.results.statistics import DDOF, mean_std
 
 EPISODES = "episodes"
 """The name of a group's curve of training episodes, next to those of the evaluation modes."""
-
-MODE_ORDER = ("train", "color_easy", "color_hard", "video_easy", "video_hard")
 
 CHOSEN_BY = frozenset(("task", "method", "preset", "decisions"))
 """Settings that runs are chosen by; the others are compared with the preset's."""
@@ -46,6 +46,8 @@ def experiment_of(record: RunRecord) -> tuple[tuple[str, Any], ...]:
 
 def departures(config: Config) -> dict[str, tuple[object, object]]:
     """Where a run departs from its preset: field -> (its value, the preset's)."""
+    if config.row.foreign:
+        return {}
     usual = experiment(make_config(config.task, config.method, config.preset))
     return {
         name: (value, usual[name])
@@ -368,13 +370,8 @@ def make_groups(records: Sequence[RunRecord], points: int) -> tuple[list[Group],
 
 
 def modes_of(groups: Iterable[Group]) -> list[str]:
-    """Every mode with a result or a curve, the benchmark's first and in its order."""
+    """Every mode with a result or a curve, by benchmark and in its order."""
     return ordered_modes({m for group in groups for m in (*group.cells, *group.curves)} - {EPISODES})
-
-
-def ordered_modes(modes: Collection[str]) -> list[str]:
-    """The benchmark's modes first and in its order, then the others by name."""
-    return [mode for mode in MODE_ORDER if mode in modes] + sorted(set(modes) - set(MODE_ORDER))
 
 
 def _group(runs: tuple[RunRecord, ...], adapted: bool, variant: str, points: int) -> Group:

@@ -7,7 +7,7 @@ import importlib.resources
 from functools import cache
 from typing import NamedTuple
 
-from softaug.methods import get_method
+from softaug.methods import ALIASES, get_method
 
 
 class PaperResult(NamedTuple):
@@ -32,4 +32,4 @@ def paper_results() -> dict[tuple[str, str, str], PaperResult]:
 
 def paper_result(mode: str, task: str, method: str) -> PaperResult | None:
     """The paper's number, or None where it has none."""
-    return paper_results().get((mode, task, get_method(method).name))
+    return paper_results().get((mode, task, ALIASES.get(method, method)))

@@ -4,7 +4,7 @@
         record = read_run(path)
         record.final["video_easy"].mean        # after the last decision, without adaptation
 
-A run that is still being written can be read at any moment. A file that is damaged is a `UserError` that names it.
+A run that is still being written can be read at any time. A file that is damaged is a `UserError` that names it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from softaug.errors import UserError
 from softaug.files import read_object
 from softaug.media.comparability import media_note
 from softaug.storage.run_files import RunFiles
+from softaug.zoo import PolicyFolder, locate, outputs_of
 
 REMEDY = "restore it or leave the run out"
 
 State = Literal["finished", "running or interrupted"]
 
-MEDIA_ORDER = ("official", "folder", "list", "procedural")
+MEDIA_ORDER = ("official", "davis", "folder", "list", "procedural")
 """Of two evaluations with as many episodes, the one on media nearer to the paper's is taken."""
 
 
@@ -141,8 +142,8 @@ class RunRecord:
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
-    """The run directories among and below `paths`, each once, in order of their names."""
-    given = [Path(path) for path in paths]
+    """The run directories and published policies among and below `paths`, each once, in order of their names."""
+    given = [locate(path) for path in paths]
     found: dict[Path, Path] = {}
     for top in given:
         if not top.exists():
@@ -167,14 +168,17 @@ def runs_below(top: Path) -> Iterator[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run was begun in the directory `path`."""
-    return RunFiles(path).exist and RunFiles(path).facts.is_file()
+    """Whether a run was begun in the directory `path`, or a policy published in it."""
+    files = RunFiles(path)
+    return files.exist and (files.facts.is_file() or files.published)
 
 
 def read_run(path: str | Path) -> RunRecord:
-    """Read the run directory `path`, finished or not."""
-    path = Path(path)
+    """Read the run directory or published policy `path`, finished or not."""
+    path = locate(path)
     files = RunFiles(path)
+    if files.published:
+        return _published(path)
     if not files.exist:
         raise UserError(f"{path} holds no run; give the directory of a softaug run")
     config = _config(files.config)
@@ -225,6 +229,48 @@ def read_run(path: str | Path) -> RunRecord:
     )
 
 
+def _published(path: Path) -> RunRecord:
+    """A published policy: what results.json says, and what was measured with its weights here since."""
+    files, folder = RunFiles(path), PolicyFolder(path)
+    folder.read(files.config.name)
+    config, results = _config(files.config), folder.results()
+    here = RunFiles(outputs_of(path))
+    with _damage(files.results):
+        training = results["training"]
+        curve = tuple(TrainEpisode(int(d), _finite(total), int(f)) for d, total, f in training["curve"])
+        decisions, weights = int(results["decisions"]), str(results["weights_sha256"])
+        evaluations = [_published_result(row, files.results, decisions) for row in results["results"]]
+        frames, seconds = int(results["frames"]), _finite(training["seconds"])
+    _check_media_facts(training, files.results)
+    for file in sorted(here.evaluations.glob("*.json")):
+        report = read_object(file, REMEDY)
+        with _damage(file):
+            if report["weights_sha256"] == weights:
+                evaluations += _results_of(report, file, decisions)
+    return RunRecord(
+        path=path,
+        config=config,
+        facts=training,
+        state="finished",
+        decisions=decisions,
+        frames=frames,
+        seconds=seconds,
+        curve=curve,
+        evals=(),
+        evaluations=tuple(evaluations),
+        final=_best_by_mode(evaluations, adapted=False),
+        adapted=_best_by_mode(evaluations, adapted=True),
+        rates=(),
+        videos=_videos(here.videos),
+    )
+
+
+def _published_result(row: Mapping[str, Any], file: Path, decisions: int) -> Evaluation:
+    mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
+    returns = _returns(row["returns"])
+    return Evaluation(mode, returns, _kind(row["media"]), decisions, adapted, note, row["source"], file)
+
+
 def overlay_media(record: RunRecord) -> str | None:
     """Where the images of random overlay came from; None if the method uses none."""
     if not record.config.row.uses_images:
@@ -270,7 +316,7 @@ def _best_by_mode(evaluations: list[Evaluation], *, adapted: bool) -> dict[str, 
 def _config(path: Path) -> Config:
     """A run's config. Fields that it does not know, because it is older than they are, have their defaults.
 
-    Only for looking at results: resuming goes through `config.read_config`, which wants every field.
+    Only for reading results: resuming goes through `config.read_config`, which wants every field.
     """
     values = read_object(path, REMEDY)
     if missing := {"task", "method", "preset", "seed", "decisions"} - values.keys():
@@ -366,11 +412,16 @@ def _eval_results(report: Mapping[str, Any], file: Path, last: int) -> Iterator[
     """What `softaug eval` wrote, if it is of the weights after the `last` decision of training."""
     if report["checkpoint"] == "best" or report["decisions"] != last:
         return
+    yield from _results_of(report, file, last)
+
+
+def _results_of(report: Mapping[str, Any], file: Path, decisions: int) -> Iterator[Evaluation]:
+    """The results in a file of `softaug eval`."""
     for row in report["results"]:
         source = report["media"].get(row["mode"])
         returns = _returns(row["returns"])
         mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
-        yield Evaluation(mode, returns, _kind(row["media"]), last, adapted, note, source, file)
+        yield Evaluation(mode, returns, _kind(row["media"]), decisions, adapted, note, source, file)
 
 
 def _videos(folder: Path) -> dict[str, Path]:

@@ -81,6 +81,26 @@ def estimate(
     return BootstrapEstimate(value, float(low), float(high))
 
 
+def iqm_over_tasks(
+    scores: Scores,
+    *,
+    rng: np.random.Generator,
+    replications: int = REPLICATIONS,
+    confidence: float = CONFIDENCE,
+) -> BootstrapEstimate:
+    """Interquartile mean of the tasks' means, for comparison with tables that give means only.
+
+    Every task counts once, however many seeds it has. The interval is that of `estimate`.
+    """
+    checked = _checked(scores)
+    value = float(interquartile_mean(np.array([task.mean() for task in checked])))
+    if min(map(len, checked)) < 2:
+        return BootstrapEstimate(value, None, None)
+    means = [task.mean(axis=1) for task in _resampled_tasks(checked, replications, rng)]
+    low, high = _interval(interquartile_mean(np.stack(means, axis=1)), confidence)
+    return BootstrapEstimate(value, float(low), float(high))
+
+
 def resample(scores: Scores, replications: int, rng: np.random.Generator) -> np.ndarray:
     """Stratified bootstrap: (replications, all seeds of all tasks)."""
     return np.concatenate(_resampled_tasks(scores, replications, rng), axis=1)

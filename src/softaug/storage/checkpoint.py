@@ -37,6 +37,7 @@ from safetensors.torch import save_file as save_tensors
 
 from softaug.errors import UserError
 from softaug.files import sync, write_atomically
+from softaug.storage.checksums import SUMS_FILE, Damaged, check_digest, read_sums, sums_text
 from softaug.storage.run_files import RunFiles
 
 Tree = Any
@@ -46,8 +47,6 @@ POLICY_FILE = "policy.safetensors"
 TENSORS_FILE = "tensors.safetensors"
 ARRAYS_FILE = "arrays.safetensors"
 TREE_FILE = "tree.json"
-SUMS_FILE = "SHA256SUMS"
-SUMS_LINE = re.compile(r"[0-9a-f]{64}  [^/\n]+\n")
 CHECKPOINT_NAME = re.compile(r"\d{9,}")
 READY = ".ready-"
 """Prefix of a complete checkpoint that is about to replace the one of the same decisions."""
@@ -57,10 +56,6 @@ CHECKSUM = "sha256"
 NO_CHECKSUM = "0" * 64
 FACTS_BEFORE_CHECKSUMS = {"decisions", "training_return"}
 """The header entries of ``best/policy.safetensors`` as it was written before it had a checksum."""
-
-
-class Damaged(UserError):
-    """A file of a checkpoint is missing or not as it was written."""
 
 
 def encode(tree: Tree) -> tuple[Any, dict[str, torch.Tensor], dict[str, np.ndarray]]:
@@ -80,7 +75,7 @@ def encode(tree: Tree) -> tuple[Any, dict[str, torch.Tensor], dict[str, np.ndarr
             arrays[path] = np.asarray(node)
             return {"$scalar": path}
         if isinstance(node, Mapping):
-            # As pairs: JSON would turn the integer keys of an optimiser's state into strings.
+            # As pairs: JSON would turn the integer keys of an optimizer's state into strings.
             if all(isinstance(key, str) and not key.startswith("$") for key in node):
                 return {key: walk(value, f"{path}/{key}") for key, value in node.items()}
             return {
@@ -135,8 +130,7 @@ def save_tree(directory: Path, tree: Tree, *, policy: Mapping[str, torch.Tensor]
         (temporary / TREE_FILE).write_text(json.dumps(value))
         if policy is not None:
             _save(save_tensors, _plain(policy), temporary / POLICY_FILE)
-        sums = [f"{_sha256(file)}  {file.name}\n" for file in sorted(temporary.iterdir())]
-        (temporary / SUMS_FILE).write_text("".join(sums))
+        (temporary / SUMS_FILE).write_text(sums_text({f.name: _sha256(f) for f in temporary.iterdir()}))
         for file in temporary.iterdir():
             sync(file)
         sync(temporary)
@@ -156,7 +150,7 @@ def load_tree(directory: Path) -> Tree:
     """Read what `save_tree` wrote, exactly, tensors on the CPU; a damaged file is an error that names it."""
     for name in (TREE_FILE, TENSORS_FILE, ARRAYS_FILE):
         check_file(directory, name)
-    if POLICY_FILE in _read_sums(directory):
+    if POLICY_FILE in read_sums(directory):
         check_file(directory, POLICY_FILE)
     value = json.loads((directory / TREE_FILE).read_text())
     tensors = load_tensors(directory / TENSORS_FILE)
@@ -179,7 +173,7 @@ def read_weights(directory: Path) -> bytes:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); use another checkpoint") from None
     if CHECKPOINT_NAME.fullmatch(directory.name) or (directory / SUMS_FILE).exists():
-        _check(path, hashlib.sha256(content).hexdigest(), _read_sums(directory))
+        check_digest(path, hashlib.sha256(content).hexdigest(), read_sums(directory))
     else:
         _check_seal(path, content)
     return content
@@ -305,27 +299,7 @@ def _sha256(path: Path) -> str:
 def check_file(directory: Path, name: str) -> None:
     """Refuse a checkpoint's file that is not as it was written."""
     path = directory / name
-    _check(path, _sha256(path) if path.is_file() else None, _read_sums(directory))
-
-
-def _check(path: Path, digest: str | None, sums: Mapping[str, str]) -> None:
-    if path.name not in sums:
-        raise Damaged(
-            f"{path.parent / SUMS_FILE} is damaged (no line for {path.name}); use another checkpoint"
-        )
-    if digest != sums[path.name]:
-        raise Damaged(f"{path} is damaged (its checksum is wrong); use another checkpoint")
-
-
-def _read_sums(directory: Path) -> dict[str, str]:
-    """File name -> SHA-256."""
-    path = directory / SUMS_FILE
-    if not path.is_file():
-        raise Damaged(f"{path} is missing; use another checkpoint")
-    lines = path.read_text(errors="replace").splitlines(keepends=True)
-    if not lines or not all(SUMS_LINE.fullmatch(line) for line in lines):
-        raise Damaged(f"{path} is damaged (not a list of checksums); use another checkpoint")
-    return {name: digest for digest, name in (line.rstrip("\n").split("  ", 1) for line in lines)}
+    check_digest(path, _sha256(path) if path.is_file() else None, read_sums(directory))
 
 
 def _check_seal(path: Path, content: bytes) -> None:

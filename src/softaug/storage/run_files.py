@@ -8,11 +8,18 @@ replay/           the replay's memory-mapped arrays, while the run is unfinished
 tb/, videos/      TensorBoard events; videos of evaluation episodes on request
 final_eval.json   the last evaluation; its presence marks a finished run
 diagnosis.json    what `softaug diagnose` measured
+probe.json        what `softaug diagnose --probe` measured
 eval/             what `softaug eval` measured
+
+A published policy (`softaug.zoo`) is a directory with a config.json too, but has its weights and results instead of the rest:
+
+policy.safetensors  the weights
+results.json        test results, and what else is known of the run; its presence marks a published policy
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 
@@ -31,7 +38,9 @@ class RunFiles:
         self.videos = self.path / "videos"
         self.final_eval = self.path / "final_eval.json"
         self.diagnosis = self.path / "diagnosis.json"
+        self.probe = self.path / "probe.json"
         self.evaluations = self.path / "eval"
+        self.results = self.path / "results.json"
 
     @property
     def exist(self) -> bool:
@@ -42,3 +51,26 @@ class RunFiles:
     def finished(self) -> bool:
         """Whether the run has been trained and evaluated to its end."""
         return self.final_eval.is_file()
+
+    @property
+    def published(self) -> bool:
+        """Whether the directory holds a published policy instead of a run. Nothing is ever written into one."""
+        return self.exist and self.results.is_file()
+
+
+def run_directory_of(path: Path) -> Path | None:
+    """The run directory that `path` lies in, or is; None if it lies in none."""
+    for place in {path.absolute(), path.resolve()}:
+        for folder in (place, *place.parents):
+            if _is_run_directory(folder):
+                return folder
+    return None
+
+
+def _is_run_directory(folder: Path) -> bool:
+    """By its config.json alone: what else a shared run holds is up to its author."""
+    try:
+        values = json.loads(RunFiles(folder).config.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and {"task", "method", "preset"} <= values.keys()

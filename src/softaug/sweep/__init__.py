@@ -4,7 +4,7 @@
     outcomes = run_sweep(runs, workers=2)
 
 Each run is a process with its output in ``log.txt`` of its directory. Finished runs are skipped, interrupted ones
-go on from their checkpoint, failed ones are tried again a bounded number of times while the others go on.
+continue from their checkpoint, failed ones are tried again a bounded number of times while the others continue.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_sweep(
     workers: runs at a time; None: one locally, as many as the cluster has room for with Ray.
     retries: how often a failed run is tried again.
     cpus_per_run: torch threads of a run that begins, and what Ray reserves for it; None: this machine's cores
-        divided by `workers`, on a cluster two. A run that goes on keeps the threads it began with.
+        divided by `workers`, on a cluster two. A continued run keeps the threads it began with.
     gpus_per_run: what Ray reserves for a run; may be a fraction.
     """
     check_options(backend, address, workers, retries, cpus_per_run, gpus_per_run)

@@ -18,9 +18,9 @@ from softaug.sweep.progress import Progress, read_progress
 from softaug.sweep.supervise import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, Outcome, read_status
 
 READ_SECONDS = 2.0
-"""Time between looks at the runs' files."""
+"""Time between reads of the runs' files."""
 PLAIN_SECONDS = 60.0
-"""Time between lines about a run that goes on, when the output is no terminal."""
+"""Time between lines about a run in progress, when the output is no terminal."""
 
 WIDE = 100
 """Columns of a terminal on which everything has room."""
@@ -49,7 +49,7 @@ class SweepRow:
 
 
 def read_row(run: PlannedRun, sweep: str) -> SweepRow:
-    """The run as its files say, for a sweep that is going on."""
+    """The run as its files say, for a sweep in progress."""
     status = read_status(run, sweep)
     state = FINISHED if run.begun() == FINISHED else status.state if status is not None else WAITING
     return SweepRow(
@@ -70,7 +70,7 @@ class SweepDisplay(LiveScreen):
     ):
         super().__init__(quiet=quiet, stream=stream)
         self._runs, self._sweep, self._quiet = runs, sweep, quiet
-        self._looked = -READ_SECONDS
+        self._read_at = -READ_SECONDS
         self._settled: dict[int, SweepRow] = {}
         self._told: dict[int, tuple[str, int, float]] = {}
         self._note = ""
@@ -81,14 +81,14 @@ class SweepDisplay(LiveScreen):
             self._note = text
             if not self.live:
                 self.say(text)
-            self._looked = -READ_SECONDS
+            self._read_at = -READ_SECONDS
 
     def refresh(self) -> None:
         """Read the files and show what they say, at most every `READ_SECONDS`."""
         now = time.monotonic()
-        if self._quiet or now - self._looked < READ_SECONDS:
+        if self._quiet or now - self._read_at < READ_SECONDS:
             return
-        self._looked = now
+        self._read_at = now
         rows = [self._row(number) for number in range(len(self._runs))]
         if self.live:
             left = sweep_seconds_left(rows)
@@ -103,7 +103,7 @@ class SweepDisplay(LiveScreen):
                 self._tell(number, row, now)
 
     def _row(self, number: int) -> SweepRow:
-        # A finished run's files do not change: in a large sweep most need no second look.
+        # A finished run's files do not change: in a large sweep most need not be read again.
         if number not in self._settled:
             row = read_row(self._runs[number], self._sweep)
             if row.state != FINISHED:

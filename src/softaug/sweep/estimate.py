@@ -21,13 +21,14 @@ import numpy as np
 import torch
 
 from softaug.benchmarks.update import ACTION_DIM, make_replay, schedule
-from softaug.config import Config, differences, read_config
+from softaug.config import Config, read_config
+from softaug.config.comparing import differences
 from softaug.envs.factory import ConfigEnvs
 from softaug.evaluation.runs import observation_shape
 from softaug.learning.agent import Agent, choose_device, make_agent
+from softaug.learning.memory import keep_freed_memory
 from softaug.learning.replay import Replay
 from softaug.media import image_source
-from softaug.memory import keep_freed_memory
 from softaug.storage.checkpoint import complete_checkpoints
 from softaug.storage.run_files import RunFiles
 from softaug.sweep.plan import Begun, PlannedRun
@@ -233,7 +234,7 @@ def learner_cost(config: Config, threads: int) -> tuple[float, float, int]:
         with tempfile.TemporaryDirectory(prefix="softaug-estimate-") as directory:
             images = image_source(config.images or None) if config.row.uses_images else None
             agent = make_agent(config, observation_shape(config), ACTION_DIM, images=images)
-            # Long enough for a batch; noise, which is as much work as pictures.
+            # Long enough for a batch; noise, which is as much work as images.
             replay = make_replay(config, Path(directory), decisions=max(300, 2 * config.batch_size))
             if images is not None and images.kind == "procedural":
                 # They are made when first drawn, once in a process: not what a long run's updates take.

@@ -37,7 +37,7 @@ CONNECT_SECONDS = 10.0
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 """where Ray keeps the token of clusters that ask for one, unless its environment variables say otherwise"""
 PASSED_ON = ("SOFTAUG_HOME",)
-"""Environment variables that tasks see as the driver does, besides what their node sets."""
+"""Environment variables that tasks see as the driver does, apart from what their node sets."""
 
 
 def run_on_ray(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from softaug.config import Config, differences, make_config, read_config
+from softaug.config import Config, make_config, read_config
+from softaug.config.comparing import differences
 from softaug.envs.modes import Mode
 from softaug.errors import UserError
 from softaug.methods import get_method
@@ -31,7 +32,7 @@ class PlannedRun:
         return f"{self.config.task} {self.config.method} seed {self.config.seed}"
 
     def begun(self) -> Begun:
-        """What its directory holds now: nothing to go on from, a part of the run, or all of it."""
+        """What its directory holds now: nothing to continue from, a part of the run, or all of it."""
         if RunFiles(self.directory).finished:
             return "finished"
         return "begun" if RunFiles(self.directory).exist else "new"
@@ -84,7 +85,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def check_media(runs: Sequence[PlannedRun]) -> None:
-    """Refuse a wrong name of images, videos or colours once, instead of in every run."""
+    """Refuse a wrong name of images, videos or colors once, instead of in every run."""
     from softaug.envs.factory import media_facts
     from softaug.media import image_source
 

@@ -26,7 +26,7 @@ class Progress:
     rate: float | None = None
     """decisions a second at the last line of losses, without evaluations"""
     overall_rate: float | None = None
-    """decisions a second over the lines read, evaluations included: what is left is to be reckoned with this"""
+    """decisions a second over the lines read, evaluations included: what is left is estimated from this"""
     last_return: float | None = None
     """of the last training episode"""
 
@@ -64,14 +64,16 @@ def frames_per_decision(config: Config) -> int:
 
 
 def metrics_tail(path: Path) -> list[dict[str, Any]]:
-    """The last whole lines of a ``metrics.jsonl`` that may be written to at this moment."""
+    """The last whole lines of a ``metrics.jsonl`` that may be written to right now."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             start = max(0, size - TAIL_BYTES)
             file.seek(start)
             content = file.read()
-    except OSError:  # not there yet, or on storage that is away for a moment: the next look shows it
+    except (
+        OSError
+    ):  # not there yet, or on storage that is unavailable for a short time: it is read again later
         return []
     whole = content.split(b"\n")[(1 if start else 0) : -1]
     return [line for line in map(_parsed, whole) if line is not None]

@@ -213,7 +213,7 @@ def read_status(run: PlannedRun, sweep: str) -> Status | None:
         values = json.loads((run.directory / "sweep.json").read_text())
         status = Status(str(values["sweep"]), str(values["state"]), int(values["attempts"]))
     except (OSError, ValueError, KeyError, TypeError):
-        # Missing, another program's, or on storage that is away for a moment: it says nothing about this sweep.
+        # Missing, another program's, or on storage that is unavailable for a short time: it says nothing about this sweep.
         return None
     return status if status.sweep == sweep else None
 

@@ -26,7 +26,7 @@ LOCK_SECONDS = 120.0
 
 
 def main() -> int:
-    """Begin the run or go on with it; the exit status says how it ended."""
+    """Begin the run or continue it; the exit status says how it ended."""
     if hasattr(signal, "pthread_sigmask"):
         # A Ray started by the sweep blocks it in all its processes; `kill -INT` is to stop a run there too.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -55,7 +55,7 @@ def _train(config: Config, directory: Path, threads: int) -> int:
     _wait_for_lock(directory)
     begun = RunFiles(directory).exist
     if not config.threads:
-        # Sums depend on the number of threads: a run that goes on keeps the one it began with, however many
+        # Sums depend on the number of threads: a continued run keeps the one it began with, however many
         # runs share the machine now.
         torch.set_num_threads(_threads_before(directory) or threads)
     result = train(config, directory, resume=begun)

@@ -125,7 +125,7 @@ def check_wandb() -> None:
 
 
 class WeightsAndBiases:
-    """A run in the given project. Resuming goes on in the same one."""
+    """A run in the given project. A resumed run continues in the same one."""
 
     def __init__(self, project: str, *, name: str, run_id: str, config: Mapping[str, Any]):
         check_wandb()

@@ -1,6 +1,6 @@
 """The training loop: act, step, store, update, evaluate, checkpoint.
 
-A run is exact: killed at any moment and resumed, it ends with the same weights and metrics, bit for bit, as one
+A run is exact: killed at any time and resumed, it ends with the same weights and metrics, bit for bit, as one
 that was never interrupted (on the CPU). Three rules make it so: everything the next decision depends on is in the
 checkpoint; checkpoints and evaluations change none of it; and what is written between checkpoints (metrics,
 replay) can be cut back to the last one.
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from softaug.config import Config
-from softaug.envs.observations import newest_frame
+from softaug.envs.observations import FrameStack
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import EnvFactory, evaluate
 from softaug.evaluation.runs import RunPolicy
@@ -69,14 +69,17 @@ class Training:
     console: log.ConsoleProgress
     interrupt: Interrupt
     losses: log.MeanLosses = field(default_factory=log.MeanLosses)
-    at: Counters = field(default_factory=Counters)
-    obs: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+    counters: Counters = field(default_factory=Counters)
     slots_saved: int = 0
     """slots the replay had been given at the last checkpoint"""
     saved: tuple[int, int, int] | None = None
     """`progress` at the last checkpoint"""
 
     def __post_init__(self) -> None:
+        shape = self.stepper.observation_space.shape
+        assert shape is not None
+        self.stack = FrameStack(shape)
+        self.obs = self.stack.obs
         self._started = time.monotonic()
         self._seconds_before = 0.0
         self._logged_at = (self._started, 0)  # time and decisions at the last line of losses
@@ -85,21 +88,23 @@ class Training:
 
     def loop(self) -> None:
         """Train until the last decision or an interrupt, with a checkpoint at the end either way."""
-        at, config = self.at, self.config
+        counters, config = self.counters, self.config
         while not self.interrupt.requested:
             if self.evaluation_is_due():
                 self.evaluate()
-            elif at.decisions == config.decisions:
+            elif counters.decisions == config.decisions:
                 break
-            elif at.decisions == config.random_decisions and self.agent.updates < config.initial_updates:
+            elif (
+                counters.decisions == config.random_decisions and self.agent.updates < config.initial_updates
+            ):
                 self.catch_up()
             else:
                 self.decide()
-                if at.decisions % config.log_every == 0:
+                if counters.decisions % config.log_every == 0:
                     self.log_losses()
                 if self.checkpoint_is_due():
                     self.save()
-                self.console.update(at.decisions)
+                self.console.update(counters.decisions)
         if not self.run.finished and self.progress() != self.saved:
             self.save()
 
@@ -109,19 +114,20 @@ class Training:
         self.stepper.send(action)
         if self.update_is_due():
             self.losses.add(self.agent.update(self.replay))
-        self.obs, reward, terminated, truncated, info = self.stepper.receive()
+        frame, reward, terminated, truncated, info = self.stepper.receive()
+        self.obs = self.stack.add(frame)
         # Only `terminated` ends the return: after a time limit (`truncated`) the target bootstraps.
-        self.replay.add(action, reward, terminated, newest_frame(self.obs))
-        self.at.decisions += 1
-        self.at.frames += info.get("frames", self.stepper.facts["action_repeat"])
-        self.at.episode_return += reward
-        self.at.episode_decisions += 1
+        self.replay.add(action, reward, terminated, frame)
+        self.counters.decisions += 1
+        self.counters.frames += info.get("frames", self.stepper.facts["action_repeat"])
+        self.counters.episode_return += reward
+        self.counters.episode_decisions += 1
         if terminated or truncated:
             self.log_episode()
             self.begin_episode()
 
     def choose_action(self) -> np.ndarray:
-        if self.at.decisions < self.config.random_decisions:
+        if self.counters.decisions < self.config.random_decisions:
             return self.agent.random_action()
         action = self.agent.act(self.obs)
         if not np.isfinite(action).all():
@@ -129,7 +135,7 @@ class Training:
         return action
 
     def update_is_due(self) -> bool:
-        learning = self.at.decisions - self.config.random_decisions
+        learning = self.counters.decisions - self.config.random_decisions
         return learning > 0 and learning % self.config.update_every == 0
 
     def catch_up(self) -> None:
@@ -140,20 +146,21 @@ class Training:
             self.console.phase("catch-up updates", self.agent.updates, total)
 
     def begin_episode(self, seed: int | None = None) -> None:
-        self.obs, _ = self.stepper.reset(seed=seed)
-        self.replay.begin_episode(newest_frame(self.obs))
-        self.at.episode_return, self.at.episode_decisions = 0.0, 0
+        frame, _ = self.stepper.reset(seed=seed)
+        self.obs = self.stack.begin(frame)
+        self.replay.begin_episode(frame)
+        self.counters.episode_return, self.counters.episode_decisions = 0.0, 0
 
     # Evaluation
 
     def evaluation_is_due(self) -> bool:
-        at, every = self.at, self.config.eval_every
-        due = at.decisions == self.config.decisions or (every > 0 and at.decisions % every == 0)
-        return due and at.evaluated < at.decisions
+        counters, every = self.counters, self.config.eval_every
+        due = counters.decisions == self.config.decisions or (every > 0 and counters.decisions % every == 0)
+        return due and counters.evaluated < counters.decisions
 
     def evaluate(self) -> None:
         """Returns in every mode, in environments and with random draws of their own."""
-        last = self.at.decisions == self.config.decisions
+        last = self.counters.decisions == self.config.decisions
         began = time.monotonic()
         try:
             with self.interrupt.raised():
@@ -170,10 +177,10 @@ class Training:
                 }
                 self.metrics.evaluation(mode, line, self.where(), self.clock())
                 self.console.say(
-                    f"{self.at.decisions:>11,} decisions  {mode:<12} {'adapted ' if adapt else ''}"
+                    f"{self.counters.decisions:>11,} decisions  {mode:<12} {'adapted ' if adapt else ''}"
                     f"return {values['mean']:.1f} ± {values['std']:.1f}"
                 )
-        self.at.evaluated = self.at.decisions
+        self.counters.evaluated = self.counters.decisions
         # Not counted as slow decisions.
         self._logged_at = (self._logged_at[0] + time.monotonic() - began, self._logged_at[1])
         if last:
@@ -198,7 +205,7 @@ class Training:
             config.eval_episodes,
             evaluation_seed(config.seed),
             workers=config.workers,
-            video_dir=self.run.videos / f"{self.at.decisions:09d}"
+            video_dir=self.run.videos / f"{self.counters.decisions:09d}"
             if config.eval_video and not adapt
             else None,
             progress=progress,
@@ -207,22 +214,26 @@ class Training:
     # Metrics
 
     def log_episode(self) -> None:
-        at = self.at
-        at.episodes += 1
-        at.recent_returns = [*at.recent_returns, at.episode_return][-RECENT_EPISODES:]
-        values = {"episode": at.episodes, "return": at.episode_return, "length": at.episode_decisions}
+        counters = self.counters
+        counters.episodes += 1
+        counters.recent_returns = [*counters.recent_returns, counters.episode_return][-RECENT_EPISODES:]
+        values = {
+            "episode": counters.episodes,
+            "return": counters.episode_return,
+            "length": counters.episode_decisions,
+        }
         self.metrics.episode(values, self.where(), self.clock())
-        self.console.update(at.decisions, {"return": at.episode_return})
+        self.console.update(counters.decisions, {"return": counters.episode_return})
 
     def log_losses(self) -> None:
         """Mean losses since the last such line; a loss that is not finite ends the run here."""
         means = self.checked_losses()
         now, (then, before) = time.monotonic(), self._logged_at
-        rate = {"decisions_per_second": round((self.at.decisions - before) / max(now - then, 1e-9), 3)}
-        self._logged_at = (now, self.at.decisions)
+        rate = {"decisions_per_second": round((self.counters.decisions - before) / max(now - then, 1e-9), 3)}
+        self._logged_at = (now, self.counters.decisions)
         if means:
             self.metrics.train(means, self.where(), {**self.clock(), **rate})
-            self.console.update(self.at.decisions, means)
+            self.console.update(self.counters.decisions, means)
         self.losses.clear()
 
     def checked_losses(self) -> dict[str, float]:
@@ -236,12 +247,16 @@ class Training:
         complete = checkpoint.complete_checkpoints(self.run.checkpoints)
         good = f"the last good checkpoint is {complete[-1]}" if complete else "there is no checkpoint yet"
         return Diverged(
-            f"training diverged: {what} is not finite after {self.at.decisions:,} decisions and "
+            f"training diverged: {what} is not finite after {self.counters.decisions:,} decisions and "
             f"{self.agent.updates:,} updates; {good}. Try a lower learning rate or another seed"
         )
 
     def where(self) -> dict[str, int]:
-        return {"decisions": self.at.decisions, "frames": self.at.frames, "updates": self.agent.updates}
+        return {
+            "decisions": self.counters.decisions,
+            "frames": self.counters.frames,
+            "updates": self.agent.updates,
+        }
 
     def clock(self) -> dict[str, float]:
         return {"seconds": round(self._seconds_before + time.monotonic() - self._started, 3)}
@@ -256,8 +271,8 @@ class Training:
 
     def at_regular_checkpoint(self) -> bool:
         return (
-            self.at.decisions % self.config.checkpoint_every == 0
-            or self.at.decisions == self.config.decisions
+            self.counters.decisions % self.config.checkpoint_every == 0
+            or self.counters.decisions == self.config.decisions
         )
 
     def save(self) -> None:
@@ -268,21 +283,21 @@ class Training:
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise self.diverged(f"a value of {path}")
         policy = self.agent.policy_weights()
-        at = self.at
-        score = float(np.mean(at.recent_returns)) if at.recent_returns else -np.inf
+        counters = self.counters
+        score = float(np.mean(counters.recent_returns)) if counters.recent_returns else -np.inf
         # Only at regular checkpoints: the best of a run must not depend on when it was interrupted.
         if self.at_regular_checkpoint() and score > (
-            at.best_return if at.best_return is not None else -np.inf
+            counters.best_return if counters.best_return is not None else -np.inf
         ):
             # Before the checkpoint that knows of it: a kill in between only means doing this again.
-            at.best_return = score
-            facts = {"decisions": at.decisions, "training_return": score}
+            counters.best_return = score
+            facts = {"decisions": counters.decisions, "training_return": score}
             checkpoint.save_best(self.run.checkpoints, policy, facts)
         self.replay.flush()
-        at.metrics_bytes = self.metrics.file.offset()
-        at.seconds = self.clock()["seconds"]
+        counters.metrics_bytes = self.metrics.file.offset()
+        counters.seconds = self.clock()["seconds"]
         tree = {
-            "counters": dataclasses.asdict(at),
+            "counters": dataclasses.asdict(counters),
             "obs": self.obs,
             "losses": self.losses.state(),
             "agent": state,
@@ -290,18 +305,18 @@ class Training:
             "env": self.stepper.get_state(),
         }
         keep = self.config.keep_checkpoints
-        checkpoint.save_checkpoint(self.run.checkpoints, at.decisions, tree, policy, keep=keep)
+        checkpoint.save_checkpoint(self.run.checkpoints, counters.decisions, tree, policy, keep=keep)
         self.slots_saved = self.replay.added
         self.saved = self.progress()
 
     def progress(self) -> tuple[int, int, int]:
-        """What changes when the run goes on: catch-up updates and evaluations come without a decision."""
-        return self.at.decisions, self.agent.updates, self.at.evaluated
+        """What changes when the run continues: catch-up updates and evaluations come without a decision."""
+        return self.counters.decisions, self.agent.updates, self.counters.evaluated
 
     def restore(self, tree: dict[str, Any]) -> None:
         """Continue where `save` was."""
-        self.at = Counters(**tree["counters"])
-        self.obs = tree["obs"]
+        self.counters = Counters(**tree["counters"])
+        self.obs = self.stack.obs = tree["obs"]
         self.losses.load_state(tree["losses"], self.agent.device)
         self.agent.load_state(tree["agent"])
         self.replay.load_state(tree["replay"])
@@ -315,10 +330,10 @@ class Training:
                 "the environment cannot save its state (it has no get_state() and set_state(state)): the interrupted "
                 "episode is dropped and a new one begins, so the run differs from one that was never interrupted"
             )
-            self.begin_episode(seed=resume_seed(self.config.seed, self.at.decisions))
+            self.begin_episode(seed=resume_seed(self.config.seed, self.counters.decisions))
         self.saved = self.progress()
-        self._seconds_before = self.at.seconds
-        self._logged_at = (self._started, self.at.decisions)
+        self._seconds_before = self.counters.seconds
+        self._logged_at = (self._started, self.counters.decisions)
 
 
 def evaluation_seed(seed: int) -> int:
@@ -327,7 +342,7 @@ def evaluation_seed(seed: int) -> int:
 
 
 def resume_seed(seed: int, decisions: int) -> int:
-    """The seed of the episode begun by a resume that could not go on with the old one."""
+    """The seed of the episode begun by a resume that could not continue the old one."""
     return int(np.random.SeedSequence([seed, 3, decisions]).generate_state(1)[0] >> 1)
 
 

@@ -18,7 +18,8 @@ from typing import IO, Any
 
 import torch
 
-from softaug.config import Config, differences, read_config, write_config
+from softaug.config import Config, read_config, write_config
+from softaug.config.comparing import differences
 from softaug.envs.factory import media_facts
 from softaug.errors import UserError
 from softaug.files import write_atomically
@@ -51,7 +52,7 @@ def check_new(path: Path) -> None:
     """Refuse a place for a new run that holds one already."""
     if RunFiles(path).config.exists():
         raise UserError(
-            f"{path} already holds a run; go on with it by --resume {path}, or give another --out"
+            f"{path} already holds a run; continue it with --resume {path}, or give another --out"
         )
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a directory as --out")
@@ -71,7 +72,11 @@ def begin_run(path: Path, config: Config, facts: dict[str, Any]) -> RunDirectory
 
 
 def reopen_run(path: Path, config: Config) -> RunDirectory:
-    """The directory of a run to go on with. A config that could give other results is refused."""
+    """The directory of a run to continue. A config that could give other results is refused."""
+    if RunFiles(path).published:
+        raise UserError(
+            f"{path} is a published policy, which has nothing to resume; start a new run in another directory"
+        )
     begun_with = read_config(RunFiles(path).config)
     if changed := differences(config, begun_with):
         raise UserError(
@@ -134,7 +139,7 @@ def changed_facts(run: RunDirectory, facts: dict[str, Any]) -> list[str]:
 
 
 def run_facts(device: torch.device, media: dict[str, Any], gl_renderer: str | None = None) -> dict[str, Any]:
-    """What the numbers may depend on besides the config. Nothing here names the machine or its user.
+    """What the numbers may depend on apart from the config. Nothing here names the machine or its user.
 
     gl_renderer: the OpenGL driver that renders the training environment; None if it does not say.
     """
@@ -263,7 +268,7 @@ def replay_sizes(config: Config, stepper: Stepper, *, fixed_length: bool) -> dic
 
 
 def all_media(config: Config, images: ImageSource | None) -> dict[str, Any]:
-    """Where pictures, videos and colours come from, so that a mistake in their names shows before the start."""
+    """Where images, videos and colors come from, so that a mistake in their names shows before the start."""
     media: dict[str, Any] = {} if images is None else {"overlay": images.describe()}
     for mode in (config.row.train_mode, *config.eval_modes):
         if (facts := media_facts(config, mode)) is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from softaug import trust as trusting
-from softaug.config import Config, default_directory
+from softaug.config import Config, default_directory, refuse_training
 from softaug.envs.custom import given
 from softaug.envs.custom.loading import MakeEnv
 from softaug.envs.factory import ConfigEnvs
@@ -24,9 +24,9 @@ from softaug.errors import UserError
 from softaug.evaluation.evaluate import EnvFactory
 from softaug.interrupt import Interrupt
 from softaug.learning.agent import choose_device, make_agent
+from softaug.learning.memory import check_memory, keep_freed_memory
 from softaug.learning.replay import Replay
 from softaug.media import ImageSource, image_source
-from softaug.memory import check_memory, keep_freed_memory
 from softaug.storage import checkpoint
 from softaug.training import log, preparation
 from softaug.training.loop import Counters, Training
@@ -42,7 +42,7 @@ class Result:
     frames: int
     updates: int
     finished: bool
-    """False: interrupted; `train(..., resume=True)` goes on."""
+    """False: interrupted; `train(..., resume=True)` continues."""
     evaluation: dict[str, Any]
     """mode -> returns per episode, mean and standard deviation, after the last decision"""
     adapted: dict[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def train(
         actions, or its `module:callable`. test_envs: name -> function of a distribution to evaluate in.
     env_factory: (mode, seed) -> environment with the interface of `softaug.make_env`, instead of `env`.
     images: the overlay's image source; by default the one the config names (a name here is the config's field).
-    resume: go on with the run in `out`; `config` may differ only where results cannot.
+    resume: continue the run in `out`; `config` may differ only where results cannot.
     trust: import the code that a run to resume names, although it was not trained here by you (see `softaug.trust`).
     keep_replay: keep the replay's files when the run is finished.
     """
@@ -84,6 +84,7 @@ def train(
     # Otherwise the caller names all code: a resumed run's config must be equal to the one given.
     code_from_run = resume and config is None and env is None and env_factory is None
     config, given_envs, notes = given.choose(config, out, env, test_envs, resume=resume, settings=settings)
+    refuse_training(config.row)
     out = Path(out or default_directory(config))
     if code_from_run:
         trusting.require_trust(out, config, trust=trust)
@@ -159,20 +160,22 @@ def train(
             training.begin_episode(seed=config.seed)
         else:
             training.restore(tree)
-            console.say(f"resumed {out} after {training.at.decisions:,} decisions")
-        console.begin(training.at.decisions)
+            console.say(f"resumed {out} after {training.counters.decisions:,} decisions")
+        console.begin(training.counters.decisions)
         training.loop()
         if run.finished:
             return _finished(run, keep_replay)
-        at = training.at
+        counters = training.counters
         console.close()
-        console.say(f"stopped after {at.decisions:,} decisions; go on with: softaug train --resume {out}")
-        return Result(out, at.decisions, at.frames, agent.updates, finished=False, evaluation={})
+        console.say(
+            f"stopped after {counters.decisions:,} decisions; continue with: softaug train --resume {out}"
+        )
+        return Result(out, counters.decisions, counters.frames, agent.updates, finished=False, evaluation={})
 
 
 def open_log(config: Config, run: preparation.RunDirectory, tree: dict[str, Any] | None) -> log.RunLog:
     """The run's metrics, cut back to the checkpoint in `tree`, and the trackers the config names."""
-    at = Counters(**tree["counters"]) if tree is not None else Counters()
+    counters = Counters(**tree["counters"]) if tree is not None else Counters()
     sinks: list[log.Sink] = []
     if config.wandb:
         run_id = preparation.read_json(run.facts)["run_id"]
@@ -180,8 +183,8 @@ def open_log(config: Config, run: preparation.RunDirectory, tree: dict[str, Any]
             log.WeightsAndBiases(config.wandb, name=run.path.name, run_id=run_id, config=config.to_json())
         )
     if config.tensorboard:
-        sinks.append(log.TensorBoard(run.tensorboard, decisions=at.decisions))
-    return log.RunLog(log.MetricsFile(run.metrics, offset=at.metrics_bytes), sinks)
+        sinks.append(log.TensorBoard(run.tensorboard, decisions=counters.decisions))
+    return log.RunLog(log.MetricsFile(run.metrics, offset=counters.metrics_bytes), sinks)
 
 
 def _finished(run: preparation.RunDirectory, keep_replay: bool) -> Result:

@@ -2,6 +2,7 @@
 
 `send(action)` starts a decision and `receive()` returns what came of it; the learner computes in between. Both
 steppers give the same results: the loop updates on the replay as it is before the decision's transition arrives.
+What comes back is the newest frame alone: `observation_space` is the stacks that the loop makes of them.
 This file does not import torch, so the environment's process starts quickly and stays small.
 """
 
@@ -18,11 +19,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from softaug.envs.observations import single_frames
 from softaug.errors import UserError
 from softaug.interrupt import ctrl_c_left_to_parent, how_it_ended
 
 StepResult = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
-"""obs uint8 (3k, H, W), reward, terminated, truncated, info"""
+"""the newest frame, uint8 (H, W, 3), reward, terminated, truncated, info"""
 
 CLOSE_SECONDS = 5.0
 
@@ -31,9 +33,10 @@ class InProcessStepper:
     """The environment in this process; the decision happens in `send`."""
 
     def __init__(self, make_env: Callable[[], gymnasium.Env]):
-        self._env = make_env()
+        env = make_env()
+        self._env = single_frames(env)
         self._result: StepResult | None = None
-        self.observation_space: gymnasium.Space = self._env.observation_space
+        self.observation_space: gymnasium.Space = env.observation_space
         self.action_space: gymnasium.Space = self._env.action_space
         self.facts: dict[str, Any] = env_facts(self._env)
 
@@ -44,7 +47,12 @@ class InProcessStepper:
 
     def send(self, action: np.ndarray) -> None:
         """Start a decision; `action` is (A,) in [-1, 1]."""
-        self._result = _step(self._env, action)
+        self._result = self.step(action)
+
+    def step(self, action: np.ndarray) -> StepResult:
+        """`send` and `receive` at once."""
+        frame, reward, terminated, truncated, info = self._env.step(action)
+        return frame, float(reward), bool(terminated), bool(truncated), info
 
     def receive(self) -> StepResult:
         """What came of the decision that `send` started."""
@@ -172,11 +180,6 @@ def env_facts(env: gymnasium.Env) -> dict[str, Any]:
     }
 
 
-def _step(env: gymnasium.Env, action: np.ndarray) -> StepResult:
-    obs, reward, terminated, truncated, info = env.step(action)
-    return obs, float(reward), bool(terminated), bool(truncated), info
-
-
 def _serve(make_env: Callable[[], gymnasium.Env], connection: multiprocessing.connection.Connection) -> None:
     """The child: answer requests until the parent closes the connection or dies."""
     # Both may reach every process of a job (a terminal, a batch system): the parent decides what to do.
@@ -184,19 +187,13 @@ def _serve(make_env: Callable[[], gymnasium.Env], connection: multiprocessing.co
         signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     watched: list[Any] = [connection, *([parent.sentinel] if parent is not None else [])]
-    env: gymnasium.Env | None = None
+    here: InProcessStepper | None = None
     try:
-        env = make_env()
-        stepper_functions: dict[str, Callable[..., Any]] = {
-            "reset": lambda seed, options: env.reset(seed=seed, options=options),
-            "step": lambda action: _step(env, action),
-            "get_state": lambda: env.unwrapped.get_state(),  # type: ignore[attr-defined]
-            "set_state": lambda state: env.unwrapped.set_state(state),  # type: ignore[attr-defined]
-        }
-        connection.send(("ok", (env.observation_space, env.action_space, env_facts(env))))
+        here = InProcessStepper(make_env)
+        connection.send(("ok", (here.observation_space, here.action_space, here.facts)))
         while connection in multiprocessing.connection.wait(watched):
             name, arguments = connection.recv()
-            connection.send(("ok", stepper_functions[name](*arguments)))
+            connection.send(("ok", getattr(here, name)(*arguments)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent closed the connection or died: the usual end
     except UserError as error:
@@ -204,5 +201,5 @@ def _serve(make_env: Callable[[], gymnasium.Env], connection: multiprocessing.co
     except Exception:
         connection.send(("error", traceback.format_exc()))
     finally:
-        if env is not None:
-            env.close()
+        if here is not None:
+            here.close()

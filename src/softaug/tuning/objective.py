@@ -1,4 +1,4 @@
-"""What is maximised: the area under the training curve, read from ``metrics.jsonl`` while a run trains.
+"""What is maximized: the area under the training curve, read from ``metrics.jsonl`` while a run trains.
 
 The curve is the return of training episodes. Over a budget B (decisions or seconds) with the episodes that ended at
 0 < x_1 < ... < x_n <= B with returns R_1 ... R_n, and x_0 = 0, the area is
@@ -6,9 +6,9 @@ The curve is the return of training episodes. Over a budget B (decisions or seco
     A(B) = [ sum_i R_i (x_i - x_{i-1}) + R_n (B - x_n) ] / B ,
 
 the mean return over the budget: an episode counts for the time it took, and the last one until the budget's end. It
-depends on nothing after B, so that a run gives the same value at a rung whenever one looks.
+depends on nothing after B, so that a run gives the same value at a rung whenever it is read.
 
-Per task it is normalised to (A - low) / (high - low), and a trial's score is the mean over tasks and seeds.
+Per task it is normalized to (A - low) / (high - low), and a trial's score is the mean over tasks and seeds.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def read_curve(path: Path) -> Curve:
     )
 
 
-def normalised(value: float, bounds: tuple[float, float]) -> float:
+def normalized(value: float, bounds: tuple[float, float]) -> float:
     low, high = bounds
     return (value - low) / (high - low)
 
@@ -107,7 +107,7 @@ def return_ranges(tasks: Sequence[str], given: Sequence[str]) -> dict[str, tuple
             bounds = ROBOT_RANGE if task in ROBOT_TASKS else SUITE_RANGE
         if bounds is None and len(tasks) > 1:
             raise UserError(
-                f"returns of {task} must be normalised to be averaged with other tasks; give --return-range "
+                f"returns of {task} must be normalized to be averaged with other tasks; give --return-range "
                 f"{task}=LOW,HIGH (a poor and a very good return)"
             )
         ranges[task] = bounds or RAW

@@ -18,7 +18,7 @@ from softaug.presets import get_preset
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.progress import frames_per_decision
 from softaug.tasks import action_repeat
-from softaug.tuning.objective import Axis, normalised
+from softaug.tuning.objective import Axis, normalized
 from softaug.tuning.space import Space, make_space, searchable
 
 PRUNERS = ("halving", "hyperband", "none")
@@ -102,8 +102,8 @@ class Settings:
         return [s for s in steps if all(self.budget(c, s) > c.random_decisions for c in configs)]
 
     def score(self, values: Mapping[PlannedRun, float]) -> float:
-        """The mean of normalised areas."""
-        scores = [normalised(area, self.ranges[run.config.task]) for run, area in values.items()]
+        """The mean of normalized areas."""
+        scores = [normalized(area, self.ranges[run.config.task]) for run, area in values.items()]
         return sum(scores) / len(scores)
 
     def configs(self, values: Mapping[str, Any]) -> list[Config]:

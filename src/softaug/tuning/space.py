@@ -7,18 +7,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import importlib
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, get_type_hints
 
 from softaug.config import Config, is_a
-from softaug.errors import UserError
+from softaug.errors import UserError, unknown
 
 # What a run is about, how long it is, and what cannot change its training curve.
 FIXED = frozenset(
@@ -136,7 +134,7 @@ def make_space(content: Any, origin: str) -> Space:
 def _parameter(name: str, entry: Any, origin: str) -> Parameter:
     types = get_type_hints(Config)
     if name not in types:
-        raise UserError(f"{origin}: unknown config field {name!r}{nearest(name, set(types) - FIXED)}")
+        raise UserError(f"{origin}: {unknown('config field', name, sorted(set(types) - FIXED))}")
     if name in FIXED:
         raise UserError(
             f"{origin}: {name} cannot be searched; give it as --{name.replace('_', '-')} or leave it out"
@@ -145,7 +143,7 @@ def _parameter(name: str, entry: Any, origin: str) -> Parameter:
         raise UserError(f"{origin}: {name} must have low and high or choices, not {entry!r}")
     for key in entry:
         if key not in KEYS:
-            raise UserError(f"{origin}: {name} has an unknown key {key!r}{nearest(key, KEYS)}")
+            raise UserError(f"{origin}: {name}: {unknown('key', key, KEYS)}")
     if ("choices" in entry) == ("low" in entry or "high" in entry):
         raise UserError(f"{origin}: {name} must have either low and high, or choices")
     if "choices" in entry:
@@ -192,19 +190,9 @@ def _with_range(name: str, entry: dict[str, Any], kind: Any, origin: str) -> Par
     return Parameter(name, low, high, log, integer)
 
 
-def nearest(name: str, valid: Collection[str]) -> str:
-    """The end of a sentence about an unknown name."""
-    close = difflib.get_close_matches(name, sorted(valid), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; choose from {', '.join(sorted(valid))}"
-
-
 def searchable(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a config's `values` that belong into a preset."""
     return {name: value for name, value in values.items() if name not in FIXED}
-
-
-def field_values(config: Config) -> dict[str, Any]:
-    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
 
 
 def _toml(text: str) -> Any:

@@ -111,7 +111,7 @@ class LiveTrial:
         return self.trial.number
 
     def read(self) -> None:
-        """Look at the metrics of all runs."""
+        """Read the metrics of all runs."""
         self.curves = {run.directory: read_curve(RunFiles(run.directory).metrics) for run in self.runs}
 
     def curve(self, run: PlannedRun) -> Curve:
@@ -149,7 +149,7 @@ class Tuner:
         return not self.live and self.asked() >= self.trials
 
     def step(self) -> bool:
-        """One look at everything; returns whether there is something left to wait for."""
+        """Read everything once; returns whether there is something left to wait for."""
         for outcome in self.runner.ended():
             self.handle(outcome)
         if self.interrupt.requested:

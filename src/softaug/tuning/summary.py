@@ -33,9 +33,9 @@ class TrialResult:
     state: str
     """finished, pruned, diverged, invalid or failed"""
     score: float | None
-    """mean of normalised areas; None unless finished"""
+    """mean of normalized areas; None unless finished"""
     areas: dict[str, float]
-    """task -> area (not normalised), mean over seeds"""
+    """task -> area (not normalized), mean over seeds"""
     decisions_per_second: float | None
     values: dict[str, Any]
     """config fields of this trial; empty for the base preset"""
@@ -73,7 +73,7 @@ class Summary:
         }
 
 
-def summarise(settings: Settings, out: Path, study: Any, command: str) -> Summary:
+def summarize(settings: Settings, out: Path, study: Any, command: str) -> Summary:
     """Read the study and write ``trials.csv``, ``study.md`` and ``preset.json``."""
     frozen = over_trials(study)
     results = [_result(settings, trial) for trial in frozen]
@@ -188,7 +188,7 @@ def scoring(settings: Settings) -> str:
         for task, (low, high) in settings.ranges.items()
         if (low, high) != (0, 1)
     )
-    scaled = f", normalised so that these returns are 0 and 1: {ranges}" if ranges else ""
+    scaled = f", normalized so that these returns are 0 and 1: {ranges}" if ranges else ""
     runs = len(settings.tasks) * len(settings.seeds)
     mean = f"; mean of {runs} runs" if runs > 1 else ""
     return f"Score: mean training return over {budget}{scaled}{mean}."

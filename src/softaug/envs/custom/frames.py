@@ -1,4 +1,4 @@
-"""The picture in what an environment returns: the observation, one entry of it, or what `render()` gives."""
+"""The image in what an environment returns: the observation, one entry of it, or what `render()` gives."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from softaug.errors import UserError
 
 
 @dataclass(frozen=True)
-class Picture:
-    """How to get a picture from what an environment returns."""
+class FrameReader:
+    """How to get an image from what an environment returns."""
 
     layout: str
-    """`hwc`, `chw`, `hw` (grey without a channel), or `render`: from `env.render()`, not from the observation."""
+    """`hwc`, `chw`, `hw` (gray without a channel), or `render`: from `env.render()`, not from the observation."""
     name: str
     """Of the environment, for messages."""
     key: str = ""
@@ -30,53 +30,53 @@ class Picture:
     """255 for floats between 0 and 1."""
 
     def of(self, obs: Any, env: gymnasium.Env) -> np.ndarray:
-        """The picture, uint8 (H, W, 3)."""
+        """The image, uint8 (H, W, 3)."""
         if self.layout == "render":
             return self._rendered(env)
-        picture = np.asarray(obs[self.key] if self.key else obs)
-        if picture.shape != self.shape:
+        image = np.asarray(obs[self.key] if self.key else obs)
+        if image.shape != self.shape:
             raise UserError(
-                f"{self.name} returned a picture of shape {picture.shape}, but its observation_space says "
+                f"{self.name} returned an image of shape {image.shape}, but its observation_space says "
                 f"{self.shape}; correct the space"
             )
-        if np.issubdtype(picture.dtype, np.floating) != np.issubdtype(self.dtype, np.floating):
+        if np.issubdtype(image.dtype, np.floating) != np.issubdtype(self.dtype, np.floating):
             raise UserError(
-                f"{self.name} returned a picture of {picture.dtype}, but its observation_space says {self.dtype}; "
-                "correct the space or the picture, so that it is known what white is"
+                f"{self.name} returned an image of {image.dtype}, but its observation_space says {self.dtype}; "
+                "correct the space or the image, so that it is known what white is"
             )
-        if np.issubdtype(picture.dtype, np.floating) and not np.isfinite(picture).all():
+        if np.issubdtype(image.dtype, np.floating) and not np.isfinite(image).all():
             raise UserError(
-                f"{self.name} returned a picture with NaN or infinite pixels; correct what makes it"
+                f"{self.name} returned an image with NaN or infinite pixels; correct what makes it"
             )
         if self.layout == "chw":
-            picture = picture.transpose(1, 2, 0)
+            image = image.transpose(1, 2, 0)
         elif self.layout == "hw":
-            picture = picture[:, :, None]
-        if picture.dtype != np.uint8 or self.scale != 1:
-            picture = np.clip(np.rint(picture * self.scale), 0, 255).astype(np.uint8)
-        # Grey as RGB: augmentations and networks take frames of three channels.
-        return np.ascontiguousarray(np.broadcast_to(picture, (*picture.shape[:2], 3)))
+            image = image[:, :, None]
+        if image.dtype != np.uint8 or self.scale != 1:
+            image = np.clip(np.rint(image * self.scale), 0, 255).astype(np.uint8)
+        # Gray as RGB: augmentations and networks take frames of three channels.
+        return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))
 
     def _rendered(self, env: gymnasium.Env) -> np.ndarray:
         try:
-            picture: Any = env.render()
+            image: Any = env.render()
         except gymnasium.error.DependencyNotInstalled as error:
             raise UserError(f"{self.name} cannot render: {error}") from error
-        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
             what = (
-                f"an array {picture.dtype} {picture.shape}"
-                if isinstance(picture, np.ndarray)
-                else repr(type(picture))
+                f"an array {image.dtype} {image.shape}"
+                if isinstance(image, np.ndarray)
+                else repr(type(image))
             )
             raise UserError(
                 f"{self.name}.render() returned {what} instead of uint8 (height, width, 3); make it with "
                 "render_mode='rgb_array'"
             )
-        return np.ascontiguousarray(picture)
+        return np.ascontiguousarray(image)
 
 
-def find_picture(env: gymnasium.Env, image_key: str, name: str) -> Picture:
-    """Where the environment's picture is; what cannot be used is refused with the reason."""
+def find_frame(env: gymnasium.Env, image_key: str, name: str) -> FrameReader:
+    """Where the environment's image is; what cannot be used is refused with the reason."""
     space = env.observation_space
     if isinstance(space, spaces.Dict):
         if image_key:
@@ -84,80 +84,80 @@ def find_picture(env: gymnasium.Env, image_key: str, name: str) -> Picture:
                 raise UserError(
                     f"{name}'s observations have no {image_key!r}; choose one of {', '.join(space.spaces)} as image_key"
                 )
-            return _box_picture(space.spaces[image_key], image_key, name)
-        pictures = [key for key, part in space.spaces.items() if _looks_like_picture(part)]
-        if len(pictures) == 1:
-            return _box_picture(space.spaces[pictures[0]], pictures[0], name)
-        if pictures:
+            return _box_reader(space.spaces[image_key], image_key, name)
+        images = [key for key, part in space.spaces.items() if _may_be_image(part)]
+        if len(images) == 1:
+            return _box_reader(space.spaces[images[0]], images[0], name)
+        if images:
             raise UserError(
-                f"{name}'s observations have several pictures ({', '.join(pictures)}); choose one with "
+                f"{name}'s observations have several images ({', '.join(images)}); choose one with "
                 "image_key (--image-key)"
             )
     elif image_key:
         raise UserError(
             f"{name}'s observations are {space}, no dict; leave out image_key (--image-key) {image_key}"
         )
-    elif _looks_like_picture(space):
-        return _box_picture(space, "", name)
-    if env.render_mode != "rgb_array" and _has_nested_picture(space):
+    elif _may_be_image(space):
+        return _box_reader(space, "", name)
+    if env.render_mode != "rgb_array" and _has_nested_image(space):
         raise UserError(
-            f"{name}'s observations hold a picture inside nested spaces ({_short(space)}); flatten it to one Dict, so "
-            "that image_key (--image-key) can name the picture"
+            f"{name}'s observations hold an image inside nested spaces ({_short(space)}); flatten it to one Dict, so "
+            "that image_key (--image-key) can name the image"
         )
     if env.render_mode != "rgb_array":
         raise UserError(
-            f"{name}'s observations are no pictures ({_short(space)}); make it with render_mode='rgb_array', so that "
+            f"{name}'s observations are no images ({_short(space)}); make it with render_mode='rgb_array', so that "
             "what it renders can be used instead"
         )
-    return Picture("render", name)
+    return FrameReader("render", name)
 
 
-def resize(picture: np.ndarray, size: int) -> np.ndarray:
-    """uint8 (H, W, 3) -> (size, size, 3), bilinear with anti-aliasing; whatever H and W are, the whole picture."""
-    if picture.shape[:2] == (size, size):
-        return picture
-    return np.asarray(Image.fromarray(picture).resize((size, size), Image.Resampling.BILINEAR))
+def resize(image: np.ndarray, size: int) -> np.ndarray:
+    """uint8 (H, W, 3) -> (size, size, 3), bilinear with anti-aliasing; whatever H and W are, the whole image."""
+    if image.shape[:2] == (size, size):
+        return image
+    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
 
 
-def _looks_like_picture(space: spaces.Space) -> bool:
-    """Three dimensions, or a byte matrix: what may be a picture, also one that must be refused with a reason."""
+def _may_be_image(space: spaces.Space) -> bool:
+    """Three dimensions, or a byte matrix: what may be an image, also one that must be refused with a reason."""
     return isinstance(space, spaces.Box) and (
         len(space.shape) == 3
         or (len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= 16)
     )
 
 
-def _has_nested_picture(space: spaces.Space) -> bool:
+def _has_nested_image(space: spaces.Space) -> bool:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return any(_looks_like_picture(part) or _has_nested_picture(part) for part in parts)
+        return any(_may_be_image(part) or _has_nested_image(part) for part in parts)
     return False
 
 
-def _box_picture(space: spaces.Space, key: str, name: str) -> Picture:
+def _box_reader(space: spaces.Space, key: str, name: str) -> FrameReader:
     what = f"{name}'s observation{f' {key!r}' if key else ''}"
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
         raise UserError(
-            f"{what} is no picture ({_short(space)}); it must be a Box of (H, W, 3) or (3, H, W) bytes"
+            f"{what} is no image ({_short(space)}); it must be a Box of (H, W, 3) or (3, H, W) bytes"
         )
     scale = 1.0
     if space.dtype != np.uint8:
         low, high = float(space.low.min()), float(space.high.max())
         if low != 0.0 or high not in (1.0, 255.0):
             raise UserError(
-                f"{what} holds {space.dtype} from {low:g} to {high:g}; pictures must be uint8, or lie between 0 and 1 "
+                f"{what} holds {space.dtype} from {low:g} to {high:g}; images must be uint8, or lie between 0 and 1 "
                 "or 0 and 255 by their space's bounds"
             )
         scale = 255.0 / high
     if len(space.shape) == 2:
-        return Picture("hw", name, key, space.shape, space.dtype, scale)
+        return FrameReader("hw", name, key, space.shape, space.dtype, scale)
     first, last = space.shape[0] in (1, 3), space.shape[2] in (1, 3)
     if first == last:
         raise UserError(
             f"{what} has the shape {space.shape}; it must be (H, W, channels) or (channels, H, W) with 3 channels (RGB) "
-            "or 1 (grey). Frames are stacked by softaug: give single ones"
+            "or 1 (gray). Frames are stacked by softaug: give single ones"
         )
-    return Picture("chw" if first else "hwc", name, key, space.shape, space.dtype, scale)
+    return FrameReader("chw" if first else "hwc", name, key, space.shape, space.dtype, scale)
 
 
 def _short(space: spaces.Space) -> str:

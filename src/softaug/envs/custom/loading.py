@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import importlib
 import importlib.abc
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -19,14 +18,22 @@ import gymnasium
 
 from softaug.envs import gl
 from softaug.errors import UserError
-from softaug.storage.run_files import RunFiles
+from softaug.storage.run_files import run_directory_of
 
 MakeEnv = Callable[[], gymnasium.Env]
 """The user's own function: called without arguments, it returns a Gymnasium environment."""
 
 
 def load_callable(spec: str) -> MakeEnv:
-    """The object that `spec`, `module:callable`, names; the current directory is on the path, as for `python -m`."""
+    """The function that `spec`, `module:callable`, names."""
+    found = load_object(spec)
+    if not callable(found):
+        raise UserError(f"{spec} is no function, but {found!r}; name one that returns the environment")
+    return found
+
+
+def load_object(spec: str) -> Any:
+    """The object that `spec`, `module:name`, names; the current directory is on the path, as for `python -m`."""
     module_name, _, path = spec.partition(":")
     if "<" in path:
         raise UserError(
@@ -47,14 +54,11 @@ def load_callable(spec: str) -> MakeEnv:
             "or put that directory on PYTHONPATH"
         ) from None
     try:
-        found = reduce(getattr, path.split("."), module)
+        return reduce(getattr, path.split("."), module)
     except AttributeError:
         raise UserError(
             f"{module_name} has no {path!r}; its functions are {', '.join(_functions(module)) or 'none'}"
         ) from None
-    if not callable(found):
-        raise UserError(f"{spec} is no function, but {found!r}; name one that returns the environment")
-    return found
 
 
 def call(make_env: MakeEnv, name: str) -> gymnasium.Env:
@@ -153,24 +157,6 @@ class _RunDirectoryGuard(importlib.abc.MetaPathFinder):
                     f"the module {fullname!r} lies in the run directory {run}, and nothing in a run directory is "
                     "imported; keep code in a folder of its own"
                 )
-
-
-def run_directory_of(path: Path) -> Path | None:
-    """The run directory that `path` lies in, or is; None if it lies in none."""
-    for place in {path.absolute(), path.resolve()}:
-        for folder in (place, *place.parents):
-            if _is_run_directory(folder):
-                return folder
-    return None
-
-
-def _is_run_directory(folder: Path) -> bool:
-    """By its config.json alone: what else a shared run holds is up to whoever made it."""
-    try:
-        values = json.loads(RunFiles(folder).config.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(values, dict) and {"task", "method", "preset"} <= values.keys()
 
 
 def _refuse_run_directories() -> None:

@@ -1,4 +1,4 @@
-"""The scene of one of Gymnasium's MuJoCo environments: which pixels are background, and what colours it has."""
+"""The scene of one of Gymnasium's MuJoCo environments: which pixels are background, and what colors it has."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from softaug.errors import UserError
 
 FLOOR_SHAPES = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)
-"""MuJoCo shows a geom's material instead of this, its default colour."""
+"""MuJoCo shows a geom's material instead of this, its default color."""
 
 
 @dataclass
-class OwnLook:
-    """The colours a model was made with. Kept on the environment, for several wrappers may recolour one model."""
+class OwnColors:
+    """The colors a model was made with. Kept on the environment, for several wrappers may recolor one model."""
 
     colors: dict[str, np.ndarray]
     shifted: bool = False
     held: bool = False
-    """An outer wrapper has chosen the colours of the episode that begins."""
+    """An outer wrapper has chosen the colors of the episode that begins."""
 
 
 def scene_of(env: gymnasium.Env) -> MujocoScene | None:
@@ -35,18 +35,18 @@ def scene_of(env: gymnasium.Env) -> MujocoScene | None:
     model = getattr(base, "model", None)
     if renderer is None or not isinstance(model, mujoco.MjModel):
         return None
-    look = vars(base).get("_softaug_own_look")
-    if look is None:
+    own = vars(base).get("_softaug_own_colors")
+    if own is None:
         colors = {name: getattr(model, name).copy() for name in ("tex_data", "mat_rgba", "geom_rgba")}
-        look = vars(base)["_softaug_own_look"] = OwnLook(colors)
-    return MujocoScene(model, renderer, look)
+        own = vars(base)["_softaug_own_colors"] = OwnColors(colors)
+    return MujocoScene(model, renderer, own)
 
 
 class MujocoScene:
     """Sky (no geom), floor (planes and height fields) and everything else (`body`)."""
 
-    def __init__(self, model: mujoco.MjModel, renderer: Any, look: OwnLook) -> None:
-        self._model, self._renderer, self._look = model, renderer, look
+    def __init__(self, model: mujoco.MjModel, renderer: Any, own: OwnColors) -> None:
+        self._model, self._renderer, self._own = model, renderer, own
         floor = np.isin(model.geom_type, [int(shape) for shape in FLOOR_SHAPES])
         self._floor_geoms = set(np.flatnonzero(floor).tolist())
         self._textures: dict[int, str] = {}
@@ -55,15 +55,15 @@ class MujocoScene:
         self._assign_groups()
 
     def background(self, *, floor: bool) -> np.ndarray:
-        """Bool (H, W) of the picture rendered last: True where there is sky or, with `floor`, floor."""
+        """Bool (H, W) of the image rendered last: True where there is sky or, with `floor`, floor."""
         viewer = self._renderer.viewer
         if viewer is None:
             raise UserError(
                 "the environment has not rendered through Gymnasium's MujocoRenderer, so its background is unknown; "
                 "give mask= or chroma="
             )
-        # Rendered once more with each geom's number as its colour. (Gymnasium's own segmentation overflows with
-        # numpy 2.) The viewer's scene is that of the last picture.
+        # Rendered once more with each geom's number as its color. (Gymnasium's own segmentation overflows with
+        # numpy 2.) The viewer's scene is that of the last image.
         scene, viewport = viewer.scn, viewer.viewport
         flags = (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR)
         viewer.make_context_current()
@@ -85,10 +85,10 @@ class MujocoScene:
         return is_background[numbers][::-1]  # OpenGL's first row is the lowest
 
     def shift_colors(self, shift: Mapping[str, np.ndarray]) -> None:
-        """Add `shift[group]` (RGB, in 0..1) to the colours as they were made, clipped to their range."""
+        """Add `shift[group]` (RGB, in 0..1) to the colors as they were made, clipped to their range."""
         model = self._model
         self._set_own_colors()
-        self._look.shifted = True
+        self._own.shifted = True
         for texture, group in self._textures.items():
             start, channels = model.tex_adr[texture], model.tex_nchannel[texture]
             size = model.tex_height[texture] * model.tex_width[texture] * channels
@@ -101,23 +101,23 @@ class MujocoScene:
         self._upload_textures()
 
     def restore_colors(self) -> None:
-        """Show the colours as they were made, unless an outer wrapper holds others."""
-        if self._look.shifted and not self._look.held:
+        """Show the colors as they were made, unless an outer wrapper holds others."""
+        if self._own.shifted and not self._own.held:
             self._set_own_colors()
-            self._look.shifted = False
+            self._own.shifted = False
             self._upload_textures()
 
     @contextmanager
     def colors_held(self) -> Iterator[None]:
-        """Inner wrappers leave the colours as they are."""
-        before, self._look.held = self._look.held, True
+        """Inner wrappers leave the colors as they are."""
+        before, self._own.held = self._own.held, True
         try:
             yield
         finally:
-            self._look.held = before
+            self._own.held = before
 
     def _set_own_colors(self) -> None:
-        for name, array in self._look.colors.items():
+        for name, array in self._own.colors.items():
             getattr(self._model, name)[:] = array
 
     def _upload_textures(self) -> None:
@@ -128,7 +128,7 @@ class MujocoScene:
                 mujoco.mjr_uploadTexture(self._model, viewer.con, texture)
 
     def _assign_groups(self) -> None:
-        """What is to be recoloured for each geom: its texture if it has one, else the colour that MuJoCo shows."""
+        """What is to be recolored for each geom: its texture if it has one, else the color that MuJoCo shows."""
         model = self._model
         skies = np.flatnonzero(model.tex_type == int(mujoco.mjtTexture.mjTEXTURE_SKYBOX))
         self._textures.update(dict.fromkeys(skies.tolist(), "sky"))

@@ -1,12 +1,12 @@
-"""Any Gymnasium environment with pictures and continuous actions, as the trainer wants it.
+"""Any Gymnasium environment with images and continuous actions, as the trainer wants it.
 
     env = softaug.envs.adapt(my_robot.make_env(), image_size=84)
     obs, info = env.reset(seed=0)          # uint8 (9, 84, 84): three frames, newest last
     env.step(action)                       # action float32 (A,) in [-1, 1], mapped to the environment's own range
 
-A picture is the observation itself, one entry of a dict observation, or what `render()` returns where observations
-are no pictures. It is resized to a square (a wider or higher picture is squeezed as a whole: nothing is cut off, and
-things change their proportions), grey becomes RGB, and frames are stacked here.
+An image is the observation itself, one entry of a dict observation, or what `render()` returns where observations
+are no images. It is resized to a square (a wider or higher image is squeezed as a whole: nothing is cut off, and
+things change their proportions), and gray becomes RGB. `softaug.envs.adapt` stacks the frames.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from softaug.envs.custom.frames import find_picture, resize
+from softaug.envs.custom.frames import find_frame, resize
 from softaug.envs.custom.wrapper import Distracted
+from softaug.envs.decisions import ActionRange, EnvStep, refuse_if_over, repeat_action
+from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
 
 SMALL_INFO = 16
@@ -31,9 +33,9 @@ UNBOUNDED = 1e9
 
 
 class PixelEnv(gymnasium.Env):
-    """See `softaug.envs.adapt` for the arguments; `name` is the environment's, for messages.
+    """Single frames, uint8 (H, W, 3). See `softaug.envs.adapt` for the arguments; `name` is for messages.
 
-    A time limit truncates (the return goes on, unseen); only the environment itself terminates.
+    A time limit truncates (the return continues, unseen); only the environment itself terminates.
     """
 
     def __init__(
@@ -41,13 +43,12 @@ class PixelEnv(gymnasium.Env):
         env: gymnasium.Env,
         *,
         image_size: int,
-        frame_stack: int,
         action_repeat: int = 1,
         image_key: str = "",
         episode_decisions: int = 0,
         name: str = "the environment",
     ) -> None:
-        sizes = {"image_size": image_size, "frame_stack": frame_stack, "action_repeat": action_repeat}
+        sizes = {"image_size": image_size, "action_repeat": action_repeat}
         if wrong := [f"{argument} ({size})" for argument, size in sizes.items() if size < 1]:
             raise UserError(f"{', '.join(wrong)} must be at least 1")
         if episode_decisions < 0:
@@ -56,20 +57,20 @@ class PixelEnv(gymnasium.Env):
             )
         self.inner, self.name = env, name
         self.action_repeat = action_repeat
-        self._picture = find_picture(env, image_key, name)
+        self._reader = find_frame(env, image_key, name)
         self.controls = _check_actions(env.action_space, name)
         """The environment's own actions, to which [-1, 1] is mapped."""
         self.episode_decisions = _episode_decisions(env, action_repeat, episode_decisions, name)
         self._size = image_size
-        self.action_space = spaces.Box(-1.0, 1.0, (int(np.prod(self.controls.shape)),), np.float32)
-        shape = (3 * frame_stack, image_size, image_size)
-        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
+        self.actions = ActionRange(self.controls.low, self.controls.high, name)
+        self.action_space = self.actions.space
+        self.observation_space = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
         self.render_mode = "rgb_array"
         fps = (env.metadata.get("render_fps") or 25) / action_repeat
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
         self.full_frame = np.zeros((image_size, image_size, 3), np.uint8)
-        """The newest picture as the environment gave it, uint8 (its height, its width, 3)."""
-        self._stack = np.zeros(shape, np.uint8)
+        """The newest image as the environment gave it, uint8 (its height, its width, 3)."""
+        self._frame = np.zeros((image_size, image_size, 3), np.uint8)
         self._decisions = 0
         self._over = True
 
@@ -83,38 +84,33 @@ class PixelEnv(gymnasium.Env):
         passed = options if any(isinstance(layer, Distracted) for layer in _layers(self.inner)) else None
         obs, info = self.inner.reset(seed=seed, options=passed)
         self._decisions, self._over = 0, False
-        self._stack[:] = np.tile(self._frame(obs), (len(self._stack) // 3, 1, 1))
-        return self._stack.copy(), {key: value for key, value in info.items() if _is_small(value)}
+        return self._seen(obs), {key: value for key, value in info.items() if _is_small(value)}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One decision: the action is repeated, rewards are summed. info["frames"]: env steps it took."""
-        if self._over:
-            raise UserError("The episode is over (or was never started); call reset() before step().")
-        control = self._control(action)
-        total, frames, terminated, truncated = 0.0, 0, False, False
-        while frames < self.action_repeat and not (terminated or truncated):
-            obs, reward, terminated, truncated, _ = self.inner.step(control)
-            total += self._number(reward)
-            frames += 1
+        refuse_if_over(self._over)
+        control = self.actions.control(action).astype(self.controls.dtype)
+        # Rounding must not lead out of the environment's space.
+        control = np.clip(control, self.controls.low, self.controls.high)
+        (obs, total, terminated, truncated), frames = repeat_action(
+            lambda: self._env_step(control), self.action_repeat
+        )
         self._decisions += 1
-        terminated = bool(terminated)
-        truncated = bool(truncated) or (not terminated and self._decisions >= self.episode_decisions)
+        truncated = truncated or (not terminated and self._decisions >= self.episode_decisions)
         self._over = terminated or truncated
-        self._stack[:-3] = self._stack[3:]
-        self._stack[-3:] = self._frame(obs)
-        return self._stack.copy(), total, terminated, truncated, {"frames": frames}
+        return self._seen(obs), total, terminated, truncated, {"frames": frames}
 
     def render(self) -> np.ndarray:
         """The newest frame, uint8 (H, W, 3)."""
-        return np.ascontiguousarray(self._stack[-3:].transpose(1, 2, 0))
+        return self._frame.copy()
 
     def close(self) -> None:
         self.inner.close()
 
     def get_state(self) -> dict[str, Any] | None:
-        """What `set_state` goes on from, or None if the environment has no `get_state()` and `set_state(state)`.
+        """What `set_state` continues from, or None if the environment has no `get_state()` and `set_state(state)`.
 
-        Besides the environment's own state: its `np_random`, how far a `TimeLimit` is, and the draws of
+        Apart from the environment's own state: its `np_random`, how far a `TimeLimit` is, and the draws of
         `softaug.envs.wrap`. Other wrappers with a memory of their own must be covered by the environment's two methods.
         """
         if not can_restore(self.inner):
@@ -127,7 +123,7 @@ class PixelEnv(gymnasium.Env):
             "layers": [_layer_state(layer) for layer in _layers(self.inner)],
             "decisions": self._decisions,
             "over": self._over,
-            "stack": self._stack.copy(),
+            "frame": self._frame.copy(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -139,26 +135,18 @@ class PixelEnv(gymnasium.Env):
         for layer, layer_state in zip(_layers(self.inner), state["layers"], strict=True):
             _set_layer_state(layer, layer_state)
         self._decisions, self._over = int(state["decisions"]), bool(state["over"])
-        self._stack[:] = state["stack"]
+        # States of version 0.1 hold the stack (3k, H, W).
+        self._frame[:] = state["frame"] if "frame" in state else newest_frame(state["stack"])
 
-    def _frame(self, obs: Any) -> np.ndarray:
-        """What the environment shows now, uint8 (3, H, W)."""
-        self.full_frame = self._picture.of(obs, self.inner)
-        return resize(self.full_frame, self._size).transpose(2, 0, 1)
+    def _env_step(self, control: np.ndarray) -> EnvStep:
+        obs, reward, terminated, truncated, _ = self.inner.step(control)
+        return obs, self._number(reward), bool(terminated), bool(truncated)
 
-    def _control(self, action: np.ndarray) -> np.ndarray:
-        values = np.asarray(action, np.float64)
-        if values.shape != self.action_space.shape:
-            raise UserError(
-                f"The action has shape {values.shape}, but {self.name} takes {self.action_space.shape}."
-            )
-        if np.isnan(values).any():
-            raise UserError(f"The action contains NaN: {values}; check the policy for a diverged network.")
-        low, high = self.controls.low.astype(np.float64), self.controls.high.astype(np.float64)
-        share = (np.clip(values, -1.0, 1.0).reshape(low.shape) + 1.0) / 2
-        control = (low + share * (high - low)).astype(self.controls.dtype)
-        # Rounding must not lead out of the environment's space.
-        return np.clip(control, self.controls.low, self.controls.high)
+    def _seen(self, obs: Any) -> np.ndarray:
+        """What the environment shows now, uint8 (H, W, 3)."""
+        self.full_frame = self._reader.of(obs, self.inner)
+        self._frame[:] = resize(self.full_frame, self._size)
+        return self._frame.copy()
 
     def _number(self, reward: Any) -> float:
         values = np.asarray(reward, np.float64)

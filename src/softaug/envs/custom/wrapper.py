@@ -1,4 +1,4 @@
-"""Colours and videos on the pictures of any Gymnasium environment: `softaug.envs.wrap`."""
+"""Colors and videos on the images of any Gymnasium environment: `softaug.envs.wrap`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gymnasium.utils import RecordConstructorArgs
 
 from softaug.envs.chroma import is_green
 from softaug.envs.color import PROCEDURAL_SEED, SETTINGS_PER_LEVEL, STD
-from softaug.envs.custom.frames import find_picture
-from softaug.envs.modes import Mode
+from softaug.envs.custom.frames import find_frame
+from softaug.envs.modes import MODE_NAMES, Mode
 from softaug.errors import UserError, unknown
 
 WRAP_MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard", "color_random")
 GROUPS = ("sky", "floor", "body")
-"""What is recoloured together. Without a MuJoCo model, `sky` is the background and `body` all the rest."""
+"""What is recolored together. Without a MuJoCo model, `sky` is the background and `body` all the rest."""
 
 Mask = Callable[[np.ndarray], np.ndarray]
-"""Picture, uint8 (H, W, 3) -> bool (H, W), True where the background is."""
+"""Image, uint8 (H, W, 3) -> bool (H, W), True where the background is."""
 Shift = dict[str, np.ndarray]
 """Group -> change of its RGB, float64 (3,), in units of the full range."""
 
 
 class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
-    """See `softaug.envs.wrap`. Spaces, rewards and dynamics are the environment's own; only pictures change."""
+    """See `softaug.envs.wrap`. Spaces, rewards and dynamics are the environment's own; only images change."""
 
     def __init__(
         self,
@@ -57,10 +57,8 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
             image_key=image_key,
         )
         gymnasium.Wrapper.__init__(self, env)
-        if str(mode) not in WRAP_MODES:
-            raise unknown("mode", str(mode), WRAP_MODES)
-        self.mode = Mode.parse(mode)
-        self._key = _picture_key(env, image_key)
+        self.mode = wrapped_mode(mode)
+        self._key = _image_key(env, image_key)
         self._mask = _make_mask(mask, chroma, tolerance)
         self._model: Any = _mujoco_scene(env)
         """The MuJoCo scene, if there is one. `_scene`: the same where distractors go by it, not by a mask."""
@@ -70,10 +68,7 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
         self._media: str | None = None
         if self.mode.family == "video":
             if self._mask is None and self._scene is None:
-                raise UserError(
-                    f"{self.mode} needs to know what the background is: give mask= (a function of the picture, or a fixed "
-                    "bool array) or chroma= (its colour); only Gymnasium's MuJoCo environments tell it themselves"
-                )
+                raise needs_background(self.mode)
             from softaug.media import video_source
 
             self._videos = video_source(str(self.mode.level), videos)
@@ -90,7 +85,7 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode with the next video or another colour.
+        """Start an episode with the next video or another color.
 
         seed: also restarts these choices. options: {"episode": e} takes video e (modulo their number), and is not
         passed on; all other options are.
@@ -102,15 +97,8 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
             episode = int(options["episode"])
             options = {key: value for key, value in options.items() if key != "episode"} or None
         self._resets += 1
-        facts: dict[str, Any] = {}
-        if self._videos is not None:
-            self._show_video(episode % len(self._videos))
-            facts = {"video": self._videos.name(episode), "media": self._media}
-        elif self.mode.family == "color":
-            shift = self._draw_shift()
-            self._show_shift(shift)
-            facts = {"color": {group: rgb.copy() for group, rgb in shift.items()}, "media": self._media}
-        recolored = self.mode.family == "color" and self._scene is not None
+        facts = self._begin(episode)
+        recolored = self._shift is not None and self._scene is not None
         if self._model is not None and not recolored:
             self._model.restore_colors()  # another wrapper of the same environment may have changed them
         with self._scene.colors_held() if recolored else nullcontext():
@@ -119,17 +107,17 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._position += 1
+        self._advance()
         return self._observation(obs), reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """What the environment renders, with the distractors; only RGB pictures are changed."""
-        picture: Any = self.env.render()
-        is_rgb = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
-        return self._changed(picture) if is_rgb else picture
+        """What the environment renders, with the distractors; only RGB images are changed."""
+        image: Any = self.env.render()
+        is_rgb = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] == (3,)
+        return self._changed(image) if is_rgb else image
 
     def appearance_state(self) -> dict[str, Any]:
-        """What the next pictures depend on besides the environment: arrays and JSON values."""
+        """What the next images depend on apart from the environment: arrays and JSON values."""
         return {
             "rng": self._rng.bit_generator.state,
             "first_video": self._first_video,
@@ -155,6 +143,21 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
         self._first_video = int(self._rng.integers(2**31))
         self._resets = 0
 
+    def _begin(self, episode: int) -> dict[str, Any]:
+        """Choose what the episode shows; what to say of it."""
+        if self._videos is not None:
+            self._show_video(episode % len(self._videos))
+            return {"video": self._videos.name(episode), "media": self._media}
+        if self.mode.family == "color":
+            shift = self._draw_shift()
+            self._show_shift(shift)
+            return {"color": {group: rgb.copy() for group, rgb in shift.items()}, "media": self._media}
+        return {}
+
+    def _advance(self) -> None:
+        """The environment has made a step."""
+        self._position += 1
+
     def _show_video(self, index: int) -> None:
         self._video, self._position = index, 0
         self._opened.clear()
@@ -176,59 +179,90 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
             return self._changed_layout(obs)
         return {**obs, self._key: self._changed_layout(obs[self._key])}
 
-    def _changed_layout(self, picture: np.ndarray) -> np.ndarray:
+    def _changed_layout(self, image: np.ndarray) -> np.ndarray:
         """`_changed` for (H, W, 3) and (3, H, W)."""
-        if picture.shape[2] == 3:
-            return self._changed(picture)
-        return np.ascontiguousarray(self._changed(picture.transpose(1, 2, 0)).transpose(2, 0, 1))
+        if image.shape[2] == 3:
+            return self._changed(image)
+        return np.ascontiguousarray(self._changed(image.transpose(1, 2, 0)).transpose(2, 0, 1))
 
-    def _changed(self, picture: np.ndarray) -> np.ndarray:
-        """The picture, uint8 (H, W, 3), with this episode's distractors."""
+    def _changed(self, image: np.ndarray) -> np.ndarray:
+        """The image, uint8 (H, W, 3), with this episode's distractors."""
         if self._video is not None:
-            changed = picture.copy()
-            np.copyto(
-                changed, self._video_frame(*picture.shape[:2]), where=self._background(picture)[..., None]
-            )
+            changed = image.copy()
+            np.copyto(changed, self._video_frame(*image.shape[:2]), where=self._background(image)[..., None])
             return changed
         if self._shift is not None and self._scene is None:
             change = self._shift["body"]
             if self._mask is not None:
-                change = np.where(self._background(picture)[..., None], self._shift["sky"], change)
-            return np.clip(np.rint(picture + 255 * change), 0, 255).astype(np.uint8)
-        return picture
+                change = np.where(self._background(image)[..., None], self._shift["sky"], change)
+            return np.clip(np.rint(image + 255 * change), 0, 255).astype(np.uint8)
+        return image
 
     def _video_frame(self, height: int, width: int) -> np.ndarray:
         if (height, width) not in self._opened:
             self._opened[height, width] = self._videos.open(self._video, height, width)
         return self._opened[height, width].frame(self._position)
 
-    def _background(self, picture: np.ndarray) -> np.ndarray:
-        """Bool (H, W) for a picture (H, W, 3)."""
-        mask = self._find_background(picture)
+    def _background(self, image: np.ndarray) -> np.ndarray:
+        """Bool (H, W) for an image (H, W, 3)."""
+        mask = self._find_background(image)
         if not self._background_seen and not mask.any():
             warnings.warn(
-                f"{self.mode}: no pixel of the first picture is background, so no distractor shows in it"
+                f"{self.mode}: no pixel of the first image is background, so no distractor shows in it"
                 + ("; the camera sees no sky: try video_hard" if self.mode.name == "video_easy" else ""),
                 stacklevel=4,
             )
         self._background_seen = True
         return mask
 
-    def _find_background(self, picture: np.ndarray) -> np.ndarray:
+    def _find_background(self, image: np.ndarray) -> np.ndarray:
         if self._mask is not None:
-            mask = np.asarray(self._mask(picture))
-            if mask.dtype != bool or mask.shape != picture.shape[:2]:
+            mask = np.asarray(self._mask(image))
+            if mask.dtype != bool or mask.shape != image.shape[:2]:
                 raise UserError(
-                    f"mask= gave {mask.dtype} {mask.shape} for a picture of {picture.shape}; it must be bool "
-                    f"{picture.shape[:2]}"
+                    f"mask= gave {mask.dtype} {mask.shape} for an image of {image.shape}; it must be bool "
+                    f"{image.shape[:2]}"
                 )
             return mask
-        # Pictures made of the rendered one, for example smaller, share its proportions.
-        return _resize_mask(self._scene.background(floor=self.mode.level == "hard"), *picture.shape[:2])
+        # Images made of the rendered one, for example smaller, share its proportions.
+        return _resize_mask(self._scene.background(floor=self.mode.level == "hard"), *image.shape[:2])
+
+
+def wrapped_mode(mode: str | Mode) -> Mode:
+    """The mode, if it can be put on images; else an error that says what it would need."""
+    name = str(mode)
+    if name in WRAP_MODES:
+        return Mode.parse(mode)
+    if name not in MODE_NAMES and not name.startswith("distracting("):
+        raise unknown("mode", name, WRAP_MODES)
+    found = Mode.parse(mode)
+    if found.distraction is not None:
+        if "camera" not in found.distraction.parts:
+            return found
+        raise UserError(
+            f"{found} moves the camera, which belongs to your environment; leave that part out: "
+            f"distracting(scale={found.distraction.scale:g},parts=color+background)"
+        )
+    if found.screen:
+        raise UserError(
+            f"{found} puts a screen into the scene, which wrap cannot; take video_easy or video_hard, which show videos "
+            "in the place of the background"
+        )
+    raise UserError(
+        f"{found} changes the camera, light or textures of the scene, which belong to your environment; change them "
+        "there, and give the changed environment as a test environment of its own"
+    )
+
+
+def needs_background(mode: Mode) -> UserError:
+    return UserError(
+        f"{mode} needs to know what the background is: give mask= (a function of the image, or a fixed bool array) or "
+        "chroma= (its color); only Gymnasium's MuJoCo environments tell it themselves"
+    )
 
 
 def draw_shift(rng: np.random.Generator, std: float) -> Shift:
-    """One draw: N(0, std) per group and channel, as the benchmark's colours are drawn."""
+    """One draw: N(0, std) per group and channel, as the benchmark's colors are drawn."""
     return {group: rng.normal(0.0, std, 3) for group in GROUPS}
 
 
@@ -254,20 +288,20 @@ def _color_shifts(level: str, colors: Sequence[Mapping[str, Any]] | None) -> tup
     return shifts, "list"
 
 
-def _picture_key(env: gymnasium.Env, image_key: str) -> str | None:
-    """Where observations hold an RGB picture: a dict's key, "" for the observation itself, None if nowhere."""
-    picture = find_picture(env, image_key, "the environment")
-    if picture.layout == "render":
+def _image_key(env: gymnasium.Env, image_key: str) -> str | None:
+    """Where observations hold an RGB image: a dict's key, "" for the observation itself, None if nowhere."""
+    reader = find_frame(env, image_key, "the environment")
+    if reader.layout == "render":
         return None
     space: Any = env.observation_space
-    if picture.key:
-        space = space[picture.key]
+    if reader.key:
+        space = space[reader.key]
     if space.dtype != np.uint8 or 3 not in (space.shape[0], space.shape[-1]) or len(space.shape) != 3:
         raise UserError(
-            f"wrap changes RGB pictures, uint8 (H, W, 3) or (3, H, W), but the observation is {space.dtype} "
-            f"{space.shape}; wrap the environment before its pictures are converted"
+            f"wrap changes RGB images, uint8 (H, W, 3) or (3, H, W), but the observation is {space.dtype} "
+            f"{space.shape}; wrap the environment before its images are converted"
         )
-    return picture.key
+    return reader.key
 
 
 def _make_mask(
@@ -281,22 +315,22 @@ def _make_mask(
         fixed = np.asarray(mask)
         if fixed.dtype != bool or fixed.ndim != 2:
             raise UserError(f"mask= is {fixed.dtype} {fixed.shape}; a fixed mask must be bool (H, W)")
-        return lambda picture: _resize_mask(fixed, *picture.shape[:2])
+        return lambda image: _resize_mask(fixed, *image.shape[:2])
     if chroma is None:
         return None
     if isinstance(chroma, str):
         if chroma != "green":
             raise UserError(
-                f"unknown chroma {chroma!r}; give 'green' (the benchmark's key), a colour (r, g, b) or a list of colours"
+                f"unknown chroma {chroma!r}; give 'green' (the benchmark's key), a color (r, g, b) or a list of colors"
             )
-        return lambda picture: is_green(np.ascontiguousarray(picture.transpose(2, 0, 1)))
+        return is_green
     colors = np.asarray(chroma)
     if colors.shape[-1:] != (3,) or colors.ndim > 2 or not np.issubdtype(colors.dtype, np.number):
-        raise UserError(f"chroma= must be a colour (r, g, b) in 0..255 or a list of colours, not {chroma!r}")
+        raise UserError(f"chroma= must be a color (r, g, b) in 0..255 or a list of colors, not {chroma!r}")
     wide = colors.reshape(-1, 3).astype(np.int16)
 
-    def near(picture: np.ndarray) -> np.ndarray:
-        pixels = picture.astype(np.int16)
+    def near(image: np.ndarray) -> np.ndarray:
+        pixels = image.astype(np.int16)
         return np.any([np.abs(pixels - color).max(axis=2) <= tolerance for color in wide], axis=0)
 
     return near

@@ -13,7 +13,7 @@ from softaug.envs import robot_push
 from softaug.envs.robot_push.scene import CUBE_HALF_SIZE, TABLE_HIGH, TABLE_LOW
 from softaug.envs.robot_push.task import WORKSPACE_HIGH, WORKSPACE_LOW, Physics
 
-# A cube that stands on an edge has its centre at 1.41 of the half size, on a corner at 1.73.
+# A cube that stands on an edge has its center at 1.41 of the half size, on a corner at 1.73.
 FLYING_HEIGHT = 2 * CUBE_HALF_SIZE
 POLICIES = ("uniform", "held", "chasing")
 

@@ -43,15 +43,15 @@ class Physics(dm_mujoco.Physics):
         return self.named.data.site_xpos[TIP_SITE].copy()
 
     def cube(self) -> np.ndarray:
-        """The cube's centre, (3,)."""
+        """The cube's center, (3,)."""
         return self.named.data.xpos["cube"].copy()
 
     def goal(self) -> np.ndarray:
-        """The disc's centre in the table's plane, (2,)."""
+        """The disc's center in the table's plane, (2,)."""
         return self.data.mocap_pos[0, :2].copy()
 
     def distance(self) -> float:
-        """From the cube's centre to the disc's, in the table's plane."""
+        """From the cube's center to the disc's, in the table's plane."""
         return float(np.linalg.norm(self.cube()[:2] - self.goal()))
 
 
@@ -114,6 +114,6 @@ class RobotPush(base.Task):
         return observation
 
     def get_reward(self, physics: Physics) -> float:
-        """1 while the cube is at the goal (its centre above the disc), minus a penalty for the distance."""
+        """1 while the cube is at the goal (its center above the disc), minus a penalty for the distance."""
         distance = physics.distance()
         return float(distance <= GOAL_RADIUS) - DISTANCE_PENALTY * distance

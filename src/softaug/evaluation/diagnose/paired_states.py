@@ -1,8 +1,8 @@
 """The same physics states seen in several modes.
 
-A `Moment` is taken from an episode in the training look: the state k decisions before the observation (k: frames in a
+A `PairedState` is taken from an episode in the training appearance: the state k decisions before the observation (k: frames in a
 stack) and the k actions that led to it. Any mode's environment can be put into that state and step through these
-actions, so that every frame of its stack shows the same physics, newly rendered in its own look.
+actions, so that every frame of its stack shows the same physics, newly rendered in its own appearance.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MOST_FRUITLESS = 20
 
 
 @dataclass(frozen=True)
-class Moment:
-    """An observation in the training look, and how to come to it in another."""
+class PairedState:
+    """An observation in the training appearance, and how to reach it in another."""
 
     episode: int
     decision: int
@@ -41,36 +41,40 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Look:
-    """The moments as one mode shows them, each in another draw of it (another colour setting, another video)."""
+class RenderedStates:
+    """The states as one mode shows them, each in another draw of it (another color setting, another video)."""
 
     obs: np.ndarray
     """uint8 (n, 3k, H, W)."""
     media: str | None
 
 
-def collect_moments(
+def collect_states(
     env: gymnasium.Env,
     policy: Policy,
     count: int,
     seed: int,
     progress: Callable[[], None] = lambda: None,
-) -> list[Moment]:
-    """Let `policy` act in `env` (the training look) and take `count` moments, spread over several episodes.
+    *,
+    per_episode: int | None = None,
+) -> list[PairedState]:
+    """Let `policy` act in `env` (the training appearance) and take `count` states, spread over several episodes.
 
     The episodes are those that `softaug eval` plays in the mode `train` with this seed.
+    per_episode: states of each; by default few, so that they are unlike each other.
     """
     rng = np.random.default_rng([seed, 2])
     length = _usual_length(env)
-    per_episode = min(MOST_PER_EPISODE, max(1, count // LEAST_EPISODES))
-    moments: list[Moment] = []
+    if per_episode is None:
+        per_episode = min(MOST_PER_EPISODE, max(1, count // LEAST_EPISODES))
+    states: list[PairedState] = []
     episode = fruitless = 0
-    while len(moments) < count:
-        wanted = min(per_episode, count - len(moments))
+    while len(states) < count:
+        wanted = min(per_episode, count - len(states))
         decisions = _spread(length, wanted, _frames(env), rng)
-        found, played = _moments_of_episode(env, policy, episode, decisions, seed)
-        for moment in found:
-            moments.append(moment)
+        found, played = _states_of_episode(env, policy, episode, decisions, seed)
+        for state in found:
+            states.append(state)
             progress()
         if played < decisions[-1]:  # it ended early; the next one may, too
             length = played
@@ -80,67 +84,67 @@ def collect_moments(
             raise UserError(
                 f"{fruitless} episodes ended before a full stack of frames was seen; nothing can be compared"
             )
-    return moments
+    return states
 
 
-def show_moments(
+def render_states(
     env: gymnasium.Env,
     mode: str,
-    moments: Sequence[Moment],
+    states: Sequence[PairedState],
     seed: int,
     progress: Callable[[], None] = lambda: None,
-) -> Look:
-    """Every moment as `env`, made in `mode`, shows it; moment i in the look of this mode's evaluation episode i."""
+) -> RenderedStates:
+    """Every state as `env`, made in `mode`, shows it; state i in the appearance of this mode's evaluation episode i."""
     environment: Any = env.unwrapped
     shown, media = [], None
-    for index, moment in enumerate(moments):
+    for index, state in enumerate(states):
         obs, info = env.reset(seed=Task(mode, index).seeds(seed)[0], options={"episode": index})
         media = info.get("media")
-        environment.set_state(with_physics(environment.get_state(), moment))
-        for action in moment.actions:
+        environment.set_state(with_physics(environment.get_state(), state))
+        for action in state.actions:
             obs, *_ = env.step(action)
-        if not np.array_equal(_physics(environment), moment.end):
-            raise RuntimeError(f"the physics of {mode} went another way than in the training look")
+        if not np.array_equal(_physics(environment), state.end):
+            raise RuntimeError(f"the physics of {mode} went another way than in the training appearance")
         shown.append(obs)
         progress()
-    return Look(np.stack(shown), media)
+    return RenderedStates(np.stack(shown), media)
 
 
-def with_physics(look: dict[str, Any], moment: Moment) -> dict[str, Any]:
-    """The state `look` of an environment with its physics and task replaced by the moment's; its look stays.
+def with_physics(shown: dict[str, Any], state: PairedState) -> dict[str, Any]:
+    """The state `shown` of an environment with physics and task replaced by those of `state`; its appearance stays.
 
-    Some looks change the model too (a material's colour, a lamp), as some tasks do (the place of a target).
+    Some modes change the model too (a material's color, a lamp), as some tasks do (the place of a target).
     """
-    start = moment.start["task"]
-    model = {**look["task"].get("model", {}), **start.get("model", {})}
+    start = state.start["task"]
+    model = {**shown["task"].get("model", {}), **start.get("model", {})}
     # The video shows the frame that it shows at this decision of an evaluation episode.
-    position = moment.decision - len(moment.actions)
-    return {**look, "task": {**start, "model": model}, "video_position": position}
+    position = state.decision - len(state.actions)
+    return {**shown, "task": {**start, "model": model}, "video_position": position}
 
 
-def _moments_of_episode(
+def _states_of_episode(
     env: gymnasium.Env, policy: Policy, episode: int, decisions: Sequence[int], seed: int
-) -> tuple[list[Moment], int]:
-    """The moments after each of `decisions` decisions (fewer if the episode ends before), and how many were made."""
+) -> tuple[list[PairedState], int]:
+    """The states after each of `decisions` decisions (fewer if the episode ends before), and how many were made."""
     environment: Any = env.unwrapped
     env_seed, policy_seed = Task("train", episode).seeds(seed)
     obs, _ = env.reset(seed=env_seed, options={"episode": episode})
     policy.begin_episode(policy_seed)
-    _physics(environment)  # refuse at once what cannot be shown in another look
+    _physics(environment)  # refuse at once what cannot be shown in another appearance
     frames = _frames(env)
-    states: dict[int, dict[str, Any]] = {}
+    starts: dict[int, dict[str, Any]] = {}
     actions: list[np.ndarray] = []
-    moments = []
+    found = []
     over = False
     while True:
         decision = len(actions)
         if decision in decisions:
-            start, end = states[decision - frames], _physics(environment)
-            moments.append(Moment(episode, decision, obs, start, tuple(actions[-frames:]), end))
+            start, end = starts[decision - frames], _physics(environment)
+            found.append(PairedState(episode, decision, obs, start, tuple(actions[-frames:]), end))
         if over or decision == decisions[-1]:
-            return moments, decision
+            return found, decision
         if decision + frames in decisions:
-            states[decision] = environment.get_state()
+            starts[decision] = environment.get_state()
         actions.append(policy.act(obs))
         obs, _, terminated, truncated, _ = env.step(actions[-1])
         over = bool(terminated or truncated)
@@ -170,7 +174,7 @@ def _physics(environment: Any) -> np.ndarray:
     state = environment.get_state() if hasattr(environment, "get_state") else None
     if state is None or "integration" not in state.get("task", {}):
         raise UserError(
-            f"{type(environment).__name__} cannot show a given physics state in another look, which a diagnosis is about; "
+            f"{type(environment).__name__} cannot show a given physics state in another appearance, which a diagnosis is about; "
             "it works with the tasks of softaug.make_env"
         )
     return np.asarray(state["task"]["integration"]).copy()

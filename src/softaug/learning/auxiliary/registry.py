@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -14,9 +15,10 @@ from softaug.errors import UserError, unknown
 from softaug.learning.augment import Augment
 from softaug.learning.auxiliary import AuxiliaryTask
 from softaug.learning.auxiliary.curl import CurlTask
+from softaug.learning.auxiliary.sgqn import MaskDecoder, MaskTask
 from softaug.learning.auxiliary.soda import SodaTask
 from softaug.learning.building import make_inverse_dynamics
-from softaug.learning.networks import Encoder
+from softaug.learning.networks import Encoder, feature_shape
 from softaug.learning.sac import SAC
 
 
@@ -72,9 +74,26 @@ def make_curl(parts: AuxiliaryParts) -> CurlTask:
     )
 
 
+def make_sgqn(parts: AuxiliaryParts) -> MaskTask:
+    if parts.strong is None:
+        raise UserError(
+            f"SGQN's task needs a strong view; give {parts.config.method} auxiliary_sees='strong'"
+        )
+    config, sac = parts.config, parts.sac
+    decoder = MaskDecoder(
+        config.projection_dim,
+        parts.action_dim,
+        feature_shape(parts.encoder, parts.view_shape),
+        parts.view_shape,
+    )
+    mask_of = partial(sac.saliency_mask, quantile=config.sgqn_quantile)
+    return MaskTask(parts.encoder, sac.critic.projection, decoder, mask_of, parts.strong)
+
+
 _BUILDERS: dict[str, AuxiliaryBuilder] = {
     "soda": make_soda,
     "curl": make_curl,
+    "sgqn": make_sgqn,
     "inverse_dynamics": lambda parts: make_inverse_dynamics(
         parts.config, parts.encoder, parts.feature_dim, parts.action_dim
     ),

@@ -3,13 +3,13 @@
 Symbols are the paper's: f encoder, g projection, h predictor; theta is learned by gradient, psi is its
 exponential moving average; o an observation, o' = t(o) its strongly augmented view.
 
-It works on anyone's encoder, inside this package's agent or beside another learner:
+It works on anyone's encoder, inside this package's agent or next to another learner:
 
     task = SodaTask(encoder, RandomConv(), obs_shape=(9, 84, 84))
     ...                                     # your RL update, on clean observations
     loss = task.step(observations)          # SODA's: loss, Adam, moving average
 
-Who has an optimiser of their own calls `loss` and, after each of its steps, `update_target` instead of `step`.
+If you use your own optimizer, call `loss`, then `update_target` after each of its steps, instead of `step`.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class SodaTask(nn.Module):
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Go on as if never stopped; the encoder's weights are set in place."""
+        """Continue as if never stopped; the encoder's weights are set in place."""
         self.load_state_dict(state["task"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())

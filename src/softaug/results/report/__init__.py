@@ -1,4 +1,4 @@
-"""One self-contained HTML page about runs: tables, curves, gaps, profiles, videos, pictures, settings.
+"""One self-contained HTML page about runs: tables, leaderboard, curves, gaps, profiles, videos, images, settings.
 
     Reporter(["runs"]).write(Path("report.html"))
 
@@ -19,17 +19,18 @@ from softaug.files import output_file, read_object, write_atomically
 from softaug.results.model import make_groups
 from softaug.results.reading import RunRecord, find_runs, read_run
 from softaug.results.report.invariance import Diagnosed, diagnosed_at
-from softaug.results.report.media import choose_videos, picture_file_uri
+from softaug.results.report.media import choose_videos, image_file_uri
 from softaug.results.report.page import render
 from softaug.results.report.payload import make_payload, points_of_a_curve
 from softaug.results.report.samples import Samples
 from softaug.results.report.sections import Content
 from softaug.results.report.settings import as_dict
 from softaug.storage.run_files import RunFiles
+from softaug.zoo import outputs_of
 
 __all__ = ["Reporter", "WrittenPage"]
 
-DIAGNOSIS_PICTURES = 12
+DIAGNOSIS_IMAGES = 12
 """More than these are left out of a page."""
 
 
@@ -55,6 +56,7 @@ class WrittenPage:
                 }
                 for group in content.groups for mode, cells in group.cells.items() for cell in cells
             ],
+            "leaderboard": [entry.to_json() for entry in content.leaderboard.entries],
             "videos_left_out": [str(record.path) for record in content.videos_left_out],
             "problems": list(content.problems),
         }  # fmt: skip
@@ -129,16 +131,16 @@ class Reporter:
                 self.say(f"diagnosing {record.path}")
                 values = _measure(record, problems) or values
             if values is not None:
-                wanted = sum(d.picture is not None for d in found) < DIAGNOSIS_PICTURES
-                found.append(Diagnosed(record, values, _picture(record.path, problems) if wanted else None))
+                wanted = sum(d.image is not None for d in found) < DIAGNOSIS_IMAGES
+                found.append(Diagnosed(record, values, _image(record.path, problems) if wanted else None))
         return found
 
 
 def _last_weights(record: RunRecord) -> set[int]:
-    """Decisions of the last weights. Those of a run going on are its newest checkpoint's, behind its last metrics."""
+    """Decisions of the last weights. Those of a run in progress are its newest checkpoint's, behind its last metrics."""
     from softaug.storage.checkpoint import complete_checkpoints
 
-    saved = complete_checkpoints(RunFiles(record.path).checkpoints)
+    saved = complete_checkpoints(RunFiles(record.path).checkpoints)  # a published policy has none
     return {record.decisions, *(int(path.name) for path in saved[-1:])}
 
 
@@ -151,7 +153,7 @@ def _measure(record: RunRecord, problems: list[str]) -> dict[str, Any] | None:
         return None
     try:
         diagnosis = diagnose(record.path, modes=modes)
-        diagnosis.save(record.path)
+        diagnosis.save(outputs_of(record.path))
     except UserError as error:
         problems.append(f"{record.path} was not diagnosed: {error}")
         return None
@@ -159,7 +161,7 @@ def _measure(record: RunRecord, problems: list[str]) -> dict[str, Any] | None:
 
 
 def _diagnosis(path: Path, problems: list[str]) -> dict[str, Any] | None:
-    file = path / "diagnosis.json"
+    file = RunFiles(outputs_of(path)).diagnosis
     if not file.is_file():
         return None
     try:
@@ -169,12 +171,12 @@ def _diagnosis(path: Path, problems: list[str]) -> dict[str, Any] | None:
         return None
 
 
-def _picture(path: Path, problems: list[str]) -> str | None:
-    file = path / "diagnosis.png"
+def _image(path: Path, problems: list[str]) -> str | None:
+    file = outputs_of(path) / "diagnosis.png"
     if not file.is_file():
         return None
     try:
-        return picture_file_uri(file)
+        return image_file_uri(file)
     except UserError as error:
         problems.append(f"{error}.")
         return None
@@ -182,9 +184,9 @@ def _picture(path: Path, problems: list[str]) -> str | None:
 
 def _stamp(path: Path) -> tuple:
     """Size and time of every file the page is made from."""
-    run = RunFiles(path)
-    files = [run.config, run.facts, run.metrics, run.final_eval, run.diagnosis]
-    files += sorted(run.evaluations.glob("*.json")) + sorted(run.videos.glob("*/*.mp4"))
+    run, here = RunFiles(path), RunFiles(outputs_of(path))
+    files = [run.config, run.facts, run.metrics, run.final_eval, run.results, here.diagnosis]
+    files += sorted(here.evaluations.glob("*.json")) + sorted(here.videos.glob("*/*.mp4"))
     stamps = []
     for file in files:
         try:

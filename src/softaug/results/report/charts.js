@@ -50,7 +50,7 @@ function compact(value) {
 }
 
 const nameOf = (series) => (series.variant ? `${series.label} · ${series.variant}` : series.label);
-const look = (series) => `hue-${series.hue} ${series.dash}`;
+const style = (series) => `hue-${series.hue} ${series.dash}`;
 
 /** A mark around (x, y); its shape goes with the series' dash, so that colour is never the only difference. */
 function mark(series, x, y, r, kind = "dot") {
@@ -63,14 +63,14 @@ function mark(series, x, y, r, kind = "dot") {
     sparse: () => draw("path", { d: `M${x} ${y + 1.2 * r}L${x + 1.2 * r} ${y - r}L${x - 1.2 * r} ${y - r}Z` }),
   };
   const shape = shapes[series.dash]();
-  shape.setAttribute("class", `${kind} ${look(series)}`);
+  shape.setAttribute("class", `${kind} ${style(series)}`);
   return shape;
 }
 
 /** A small piece of the series' line with its mark. */
 function sample(series) {
   const line = draw("line", { class: "line", x1: 1, x2: 27, y1: 7, y2: 7 });
-  return draw("svg", { class: `sample ${look(series)}`, width: 28, height: 14, "aria-hidden": "true" }, line, mark(series, 14, 7, 4));
+  return draw("svg", { class: `sample ${style(series)}`, width: 28, height: 14, "aria-hidden": "true" }, line, mark(series, 14, 7, 4));
 }
 
 /** Series of one method that differ in settings get dashes of their own. */
@@ -113,7 +113,8 @@ function spreadLabels(labels, gap, top, bottom) {
 
 /**
  * Lines with bands.
- * series: [{label, variant, method, hue, dash, x, y, low, high, n, faint: [[...], ...]}]; null breaks a line.
+ * series: [{label, variant, method, hue, dash, x, y, low, high, n, faint: [[...], ...], reference}]; null breaks a line;
+ * reference: a thin line
  * options: {xTitle, xUnit, yTitle, xText, yText, yTick, xMax, yMax, steps, bare, label, hidden, changed};
  * bare: no names at the ends of the lines
  */
@@ -123,8 +124,8 @@ function lineChart(box, series, options) {
   const width = Math.max(280, box.clientWidth);
   const height = Math.round(Math.min(380, Math.max(240, width * 0.45)));
   const longest = Math.max(0, ...shown.map((s) => nameOf(s).length));
-  const beside = !options.bare && width >= 640 && shown.length <= 9 && longest <= 34;
-  const area = { left: 54, right: width - (beside ? 20 + longest * 6.7 : 26), top: 12, bottom: height - 44 };
+  const labelled = !options.bare && width >= 640 && shown.length <= 9 && longest <= 34;
+  const area = { left: 54, right: width - (labelled ? 20 + longest * 6.7 : 26), top: 12, bottom: height - 44 };
   const known = (values) => (values || []).filter((v) => v !== null && v !== undefined);
   const heights = shown.flatMap((s) => [...known(s.y), ...known(s.low), ...known(s.high), ...known((s.faint || []).flat())]);
   const widths = shown.flatMap((s) => s.x);
@@ -150,24 +151,24 @@ function lineChart(box, series, options) {
   svg.append(draw("text", { class: "title", x: 12, y: yMiddle, "text-anchor": "middle", transform: `rotate(-90 12 ${yMiddle})` }, options.yTitle));
 
   for (const s of shown) {
-    const group = draw("g", { class: look(s), "data-series": nameOf(s) });
+    const group = draw("g", { class: style(s) + (s.reference ? " reference" : ""), "data-series": nameOf(s) });
     if (s.low) for (const part of bands(s)) group.append(draw("path", { class: "band", d: bandPath(part, px, py) }));
     for (const y of s.faint || []) group.append(draw("path", { class: "faint", d: path(s.x, y, px, py) }));
     group.append(draw("path", { class: "line", d: path(s.x, s.y, px, py, options.steps) }));
     const drawn = s.y.filter((v) => v !== null).length;
     if (drawn <= 12) {
-      s.y.forEach((y, i) => y !== null && group.append(mark(s, px(s.x[i]), py(y), 3)));
+      s.y.forEach((y, i) => y !== null && group.append(mark(s, px(s.x[i]), py(y), s.reference ? 4 : 3)));
     }
     svg.append(group);
   }
-  if (beside) {
+  if (labelled) {
     const labels = shown.map((s) => {
       const last = s.y.findLastIndex((v) => v !== null);
       return { series: s, y: py(s.y[last]) };
     });
     spreadLabels(labels, 16, area.top + 4, area.bottom);
     for (const { series: s, y } of labels) {
-      svg.append(draw("text", { class: `end ${look(s)}`, x: area.right + 8, y: y + 4 }, nameOf(s)));
+      svg.append(draw("text", { class: `end ${style(s)}`, x: area.right + 8, y: y + 4 }, nameOf(s)));
     }
   }
   if (!shown.length) {
@@ -275,7 +276,8 @@ function nearest(sorted, value) {
 /** What a series says near x; null beyond its ends. */
 function valueAt(s, x) {
   const i = nearest(s.x, x);
-  const spacing = s.x.length > 1 ? (s.x[s.x.length - 1] - s.x[0]) / (s.x.length - 1) : 0;
+  // The few points of a published curve are far apart: it says nothing between them.
+  const spacing = s.reference ? 0.02 * x : s.x.length > 1 ? (s.x[s.x.length - 1] - s.x[0]) / (s.x.length - 1) : 0;
   if (s.y[i] === null || Math.abs(s.x[i] - x) > spacing) return null;
   return { series: s, x: s.x[i], y: s.y[i], spread: s.spread ? s.spread[i] : null, n: s.n ? s.n[i] : 0 };
 }
@@ -320,7 +322,7 @@ function dotChart(box, series, options) {
     shown.forEach((s, i) => {
       const y = top + 8 + (i + 0.5) * lane;
       const [value, paper] = [s.values[mode], s.paper && s.paper[mode]];
-      const group = draw("g", { class: look(s), "data-series": nameOf(s) });
+      const group = draw("g", { class: style(s), "data-series": nameOf(s) });
       if (paper) {
         group.append(draw("line", { class: "paper", x1: px(paper[0] - paper[1]), x2: px(paper[0] + paper[1]), y1: y, y2: y }));
         group.append(titled(mark(s, px(paper[0]), y, 4.5, "paper"), `${nameOf(s)}, ${mode}: the paper has ${options.text(paper[0])} ± ${options.text(paper[1])}`));

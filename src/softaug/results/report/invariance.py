@@ -23,11 +23,11 @@ class DiagnosisLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """RUN/diagnosis.json and the data URI of its picture, if there is one."""
+    """RUN/diagnosis.json and the data URI of its image, if there is one."""
 
     record: RunRecord
     values: dict[str, Any]
-    picture: str | None
+    image: str | None
 
     @property
     def notes(self) -> list[str]:

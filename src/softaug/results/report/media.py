@@ -1,4 +1,4 @@
-"""Videos and pictures inside the page, within a bound."""
+"""Videos and images inside the page, within a bound."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from softaug.results.reading import RunRecord
 VIDEO_BYTES = 16_000_000
 """Upper bound of all videos in a page; base64 makes a third more of it."""
 
-PICTURE_BYTES = 2_000_000
-"""A diagnosis picture larger than this is made smaller."""
+IMAGE_BYTES = 2_000_000
+"""A diagnosis image larger than this is made smaller."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ def choose_videos(groups: Sequence[Group], limit: int = VIDEO_BYTES) -> tuple[li
     return chosen, left_out
 
 
-def picture_uri(picture: np.ndarray) -> str:
+def image_uri(pixels: np.ndarray) -> str:
     """An image (H, W, 3), uint8, as a data URI: WebP, nearly lossless."""
-    return _webp(Image.fromarray(picture), quality=92)
+    return _webp(Image.fromarray(pixels), quality=92)
 
 
-def picture_file_uri(path: Path) -> str:
+def image_file_uri(path: Path) -> str:
     """An image file as a data URI, made smaller if it is large."""
     try:
         size = path.stat().st_size
         with Image.open(path) as image:
-            picture = image.convert("RGB")
+            converted = image.convert("RGB")
     except (
         OSError,
         SyntaxError,
@@ -80,9 +80,9 @@ def picture_file_uri(path: Path) -> str:
         Image.DecompressionBombError,
     ) as error:  # Pillow's, for damaged files
         raise UserError(f"{path} cannot be read ({error}); make it again with softaug diagnose") from None
-    if size > PICTURE_BYTES:
-        picture.thumbnail((2000, 4000))
-    return _webp(picture, quality=88)
+    if size > IMAGE_BYTES:
+        converted.thumbnail((2000, 4000))
+    return _webp(converted, quality=88)
 
 
 def _webp(image: Image.Image, quality: int) -> str:

@@ -1,5 +1,5 @@
 "use strict";
-// What the page does: theme, tabs, sorting, charts, videos, and loading itself again while runs go on.
+// What the page does: theme, tabs, sorting, charts, videos, and loading itself again while runs are in progress.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const find = (identifier) => document.getElementById(identifier);
@@ -109,6 +109,20 @@ function ofTask(task) {
   return data.groups.filter((group) => group.task === task);
 }
 
+/** Published training curves of the task, as far as ours go: they are over frames, so drawn over nothing else. */
+function referencesFor(task, what, series) {
+  if (!series.length || !["episodes", "train"].includes(what)) return [];
+  const end = Math.max(...series.map((s) => s.curveEnd * (s.framesPerDecision || 1)));
+  return data.references
+    .filter((curve) => curve.task === task)
+    .map((curve, i) => {
+      const count = curve.x.filter((x) => x <= Math.max(1.25 * end, end >= curve.x[0] / 2 ? curve.x[0] : 0)).length;
+      const dash = ["dotted", "dashdot"][i % 2];
+      return { ...curve, label: `${curve.label} (published)`, method: curve.label, variant: "", hue: "ink", dash, x: curve.x.slice(0, count), y: curve.y.slice(0, count), reference: true };
+    })
+    .filter((curve) => curve.x.length);
+}
+
 function drawCurves() {
   const box = find("curves-chart");
   if (!box) return;
@@ -129,15 +143,18 @@ function drawCurves() {
         high: single ? null : around(1),
         spread: curve.std,
         n: curve.n,
+        curveEnd: curve.x[curve.x.length - 1],
         media: curve.media,
         leftOut: curve.leftOut,
         faint: single ? Object.values(curve.seeds) : [],
       };
     });
+  const references = referencesFor(find("curves-task").value, what, series);
+  const drawn = unit === "frames" ? [...series, ...references] : series;
   const media = [...new Set(series.map((s) => s.media).filter((kind) => kind !== null))];
   const on = media.length === 1 ? `, ${media[0]} media` : "";
   const label = what === "episodes" ? "return, training episodes" : `return in ${what}${on}`;
-  lineChart(box, series, {
+  lineChart(box, drawn, {
     label: `Learning curves, ${label}, over ${unit}`,
     xTitle: unit,
     xUnit: unit,
@@ -154,10 +171,18 @@ function drawCurves() {
       const others = s.leftOut ? ` (${s.leftOut} seed${s.leftOut > 1 ? "s" : ""} evaluated on other media left out)` : "";
       return `${nameOf(s)}: ${s.media === null ? "no" : s.media} media${others}.`;
     });
+  if (references.length) {
+    const who = references.map((curve) => `${curve.method} (reported by ${curve.by})`).join(" and ");
+    sentences.push(
+      unit === "frames"
+        ? `Thin lines: ${who}, evaluations in the training environment with their own settings.`
+        : `Published curves of ${references.map((curve) => curve.method).join(" and ")} are over frames; choose frames to see them.`,
+    );
+  }
   const note = find("curves-note");
   note.hidden = !sentences.length;
   note.textContent = (media.length > 1 ? "These curves are not comparable, being of different media. " : "") + sentences.join(" ");
-  if (find("curves-table").closest("details").open) tabulate(series, unit);
+  if (find("curves-table").closest("details").open) tabulate(drawn, unit);
 }
 
 /** The chart's values for people who do not see it: at most ten points. */
@@ -265,7 +290,65 @@ function filterRows(part) {
   }
 }
 
-const redraws = { results: () => filterRows("results"), curves: drawCurves, gap: drawGap, profile: drawProfile };
+// ---- leaderboard -----------------------------------------------------------------------------------------------
+
+/** The rows of one of the two tables, by number. */
+const boardRows = (number) => [...(document.querySelectorAll("#board table")[number]?.tBodies[0].rows || [])];
+
+/** Whether a row is wanted, whatever its task. */
+function isWanted(row) {
+  const origin = find("board-origin").value;
+  const words = find("board-search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const name = row.cells[0].textContent.toLowerCase();
+  return (
+    (!origin || row.dataset.origin === origin) &&
+    (!find("board-comparable").checked || row.dataset.comparable !== undefined) &&
+    words.every((word) => name.includes(word))
+  );
+}
+
+function filterBoard() {
+  if (!find("board-mode")) return;
+  const [task, mode] = [find("board-task").value, find("board-mode").value];
+  let shown = 0;
+  for (const row of boardRows(0)) {
+    row.hidden = !((!task || row.dataset.task === task) && (!mode || row.dataset.mode === mode) && isWanted(row));
+    shown += !row.hidden;
+  }
+  const classes = boardRows(0)[0].closest("table").classList;
+  classes.toggle("one-task", Boolean(task));
+  classes.toggle("one-mode", Boolean(mode));
+  find("board-count").textContent = `${shown} of ${boardRows(0).length} numbers`;
+  if (find("board-set")) filterOverTasks(mode);
+}
+
+/** The second table: the sets of tasks of the mode to choose from, and the rows of the chosen one. */
+function filterOverTasks(mode) {
+  const select = find("board-set");
+  const before = select.value || (saved.selects || {})["board-set"];
+  const sets = new Map();
+  for (const row of boardRows(1)) {
+    if (mode && row.dataset.mode !== mode) continue;
+    const text = mode ? row.dataset.tasks : `${row.dataset.mode}: ${row.dataset.tasks}`;
+    sets.set(`${row.dataset.mode} ${row.dataset.tasks}`, text);
+  }
+  select.replaceChildren(...[...sets].map(([value, text]) => make("option", { value }, text)));
+  if (sets.has(before)) select.value = before;
+  select.closest(".controls").hidden = sets.size < 1;
+  find("board-none").hidden = sets.size > 0;
+  boardRows(1)[0].closest(".scroll").hidden = sets.size < 1;
+  for (const row of boardRows(1)) {
+    row.hidden = `${row.dataset.mode} ${row.dataset.tasks}` !== select.value || !isWanted(row);
+  }
+}
+
+if (find("board-search")) {
+  find("board-search").value = saved.search || "";
+  find("board-comparable").checked = Boolean(saved.comparable);
+  find("board-search").addEventListener("input", filterBoard);
+}
+
+const redraws = { results: () => filterRows("results"), board: filterBoard, curves: drawCurves, gap: drawGap, profile: drawProfile };
 for (const control of document.querySelectorAll(".controls select, .controls input")) {
   const part = control.id.split("-")[0];
   control.addEventListener("change", () => {
@@ -273,7 +356,7 @@ for (const control of document.querySelectorAll(".controls select, .controls inp
     if (redraws[part]) redraws[part]();
   });
   const options = control.options;
-  if (options && options.length < 2) control.closest("label").hidden = true;
+  if (options && options.length < 2 && control.id !== "board-set") control.closest("label").hidden = true;
 }
 find("curves-table")?.closest("details").addEventListener("toggle", drawCurves);
 
@@ -344,7 +427,7 @@ if (data.videos.length) {
 function keepState() {
   const selects = Object.fromEntries([...document.querySelectorAll("select")].map((select) => [select.id, select.value]));
   const open = [...document.querySelectorAll("details")].map((details) => details.open);
-  const state = { theme, hidden: [...hidden], sorted, tabs: chosenTabs, selects, open, seeds: Boolean(find("curves-seeds")?.checked), scroll: scrollY, focus: document.activeElement?.id || null, live };
+  const state = { theme, hidden: [...hidden], sorted, tabs: chosenTabs, selects, open, seeds: Boolean(find("curves-seeds")?.checked), search: find("board-search")?.value, comparable: Boolean(find("board-comparable")?.checked), scroll: scrollY, focus: document.activeElement?.id || null, live };
   history.replaceState({ softaug: state }, "");
 }
 
@@ -375,6 +458,7 @@ addEventListener("pagehide", keepState);
 
 showTheme();
 filterRows("results");
+filterBoard();
 redrawAll();
 [...document.querySelectorAll("details")].forEach((details, i) => {
   details.open = Boolean((saved.open || [])[i]);

@@ -12,8 +12,8 @@ import jinja2
 from markupsafe import Markup
 
 from softaug.results.report import tables
-from softaug.results.report.media import VIDEO_BYTES, picture_uri
-from softaug.results.report.sections import Content, comparability
+from softaug.results.report.media import VIDEO_BYTES, image_uri
+from softaug.results.report.sections import Content, by_benchmark, comparability
 from softaug.results.report.settings import settings_of
 from softaug.versions import VERSION
 
@@ -31,9 +31,19 @@ def environment() -> jinja2.Environment:
     made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     shown = (tables.number, tables.commas, tables.span, tables.duration, tables.breakable, tables.few)
     made.filters |= {function.__name__: function for function in (*shown, tables.which_runs, tables.mean_std)}
-    made.filters["data_uri"] = picture_uri
-    known = (tables.dash, tables.iqm, tables.paper_of, tables.who_columns, tables.best_results)
-    made.globals |= {function.__name__: function for function in (*known, settings_of, comparability)}
+    made.filters["data_uri"] = image_uri
+    made.filters["pairs"] = lambda names: [(name, name) for name in names]
+    known = (
+        tables.dash,
+        tables.iqm,
+        tables.paper_of,
+        tables.published_of,
+        tables.who_columns,
+        tables.best_results,
+    )
+    made.globals |= {
+        function.__name__: function for function in (*known, settings_of, comparability, by_benchmark)
+    }
     made.globals["video_megabytes"] = f"{VIDEO_BYTES / 1e6:.0f}"
     return made
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from softaug.results.model import EPISODES, Group, LearningCurve, ModeResult
+from softaug.results.published import published_curves
 from softaug.results.report.media import Videos
 from softaug.results.report.tables import dash, paper_of
 from softaug.results.statistics import RETURN_SCALE, common_tasks, mean_std, performance_profile
@@ -33,6 +34,11 @@ def make_payload(groups: Sequence[Group], modes: Sequence[str], videos: Sequence
         "tasks": list(dict.fromkeys(group.task for group in groups)),
         "modes": list(modes),
         "groups": [_group(group, modes) for group in groups],
+        "references": [
+            {"task": c.task, "label": c.label, "by": c.reported_by, "x": list(c.frames), "y": list(c.returns)}
+            for c in published_curves()
+            if any(group.task == c.task for group in groups)
+        ],
         "profiles": {mode: profile for mode in modes if (profile := make_profile(groups, mode))},
         "videos": [
             {"group": numbers[id(v.group)], "seed": v.record.config.seed, "modes": v.by_mode} for v in videos

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from softaug.config import Config
+from softaug.envs.modes import ordered_modes
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
-from softaug.results.model import Group, ordered_modes
+from softaug.results.model import Group
 
 MAX_TASKS = 6
 """Rendering a task in five modes takes seconds; more tasks than this are named, not shown."""
 
 DRAWS = 5
 STEPS = 2
-"""Random decisions before the picture: the stack then holds three different frames."""
+"""Random decisions before the image: the stack then holds three different frames."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Views:
 
 @dataclass(frozen=True)
 class Sample:
-    """A task's pictures; `problem` says why there are none, or not all."""
+    """A task's images; `problem` says why there are none, or not all."""
 
     task: str
-    pictures: tuple[ModeImage, ...] = ()
+    images: tuple[ModeImage, ...] = ()
     views: tuple[Views, ...] = ()
     problem: str = ""
 
@@ -76,7 +77,7 @@ def _sample(configs: Sequence[Config]) -> Sample:
         return Sample(first.task, problem="Your own environment is not rendered here; see softaug play.")
     wanted = {mode for config in configs for mode in ("train", config.row.train_mode, *config.eval_modes)}
     modes = ordered_modes(wanted)
-    pictures: list[ModeImage] = []
+    images: list[ModeImage] = []
     views: list[Views] = []
     problems: list[str] = []
     clean = None
@@ -89,17 +90,18 @@ def _sample(configs: Sequence[Config]) -> Sample:
             problems.append(f"{mode} could not be rendered here ({type(error).__name__}: {error}).")
         else:
             clean = obs if mode == "train" else clean
-            pictures.append(ModeImage(mode, str(info.get("media") or ""), newest_frame(obs)))
+            images.append(ModeImage(mode, str(info.get("media") or ""), newest_frame(obs)))
     if clean is not None:
         # A view is made of the one observation that was rendered: only for those who would have rendered it so.
-        fitting = [config for config in configs if _shape(config) == _shape(first)]
-        if left_out := [config for config in configs if _shape(config) != _shape(first)]:
+        trained = [config for config in configs if not config.row.foreign]  # nothing else has views
+        fitting = [config for config in trained if _shape(config) == _shape(first)]
+        if left_out := [config for config in trained if _shape(config) != _shape(first)]:
             problems.append(_other_shapes(first, left_out))
         try:
             views = _views(fitting, clean)
         except UserError as error:  # overlay images that are not on this machine
             problems.append(f"The augmented views could not be made here: {error}")
-    return Sample(first.task, tuple(pictures), tuple(views), " ".join(problems))
+    return Sample(first.task, tuple(images), tuple(views), " ".join(problems))
 
 
 def _shape(config: Config) -> tuple[int, int]:

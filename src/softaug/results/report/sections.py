@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from softaug.config import Config
-from softaug.results.model import EPISODES, Group, departures, modes_of
+from softaug.envs.modes import mode_group
+from softaug.results.comparability import training_differences
+from softaug.results.leaderboard import Leaderboard, make_leaderboard
+from softaug.results.model import EPISODES, Group, modes_of
 from softaug.results.reading import RunRecord, overlay_media
 from softaug.results.report.invariance import Diagnosed, diagnosed_at
 from softaug.results.report.media import Videos
 from softaug.results.report.samples import Sample
 from softaug.results.report.tables import duration, few
+from softaug.storage.run_files import RunFiles
 from softaug.tasks import ROBOT_TASKS
+from softaug.zoo.places import shown
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,10 @@ class Content:
         names = [n for n in (EPISODES, *self.modes) if any(n in group.curves for group in self.groups)]
         return [(name, titles.get(name, name)) for name in names]
 
+    @cached_property
+    def leaderboard(self) -> Leaderboard:
+        return make_leaderboard(self.groups, self.shown_path)
+
     @property
     def heading(self) -> str:
         tasks, runs = self.tasks, len(self.records)
@@ -69,6 +78,7 @@ class Content:
         final = any(cell.final for group in self.groups for found in group.cells.values() for cell in found)
         shown = [
             ("results", "Results", True),
+            ("board", "Leaderboard", self.result_modes),
             ("curves", "Learning curves", self.curve_options),
             ("gap", "Generalization gap", self.gap_modes),
             ("profile", "Performance profile", final),
@@ -105,20 +115,27 @@ class Content:
 
     def shown_path(self, record: RunRecord) -> str:
         """The path below the folder that all runs share."""
-        if len(self.records) == 1:
-            return str(record.path)
-        parts = [r.path.absolute().parts for r in self.records]
+        if len(self.records) == 1 or RunFiles(record.path).published:
+            return shown(record.path)
+        parts = [r.path.absolute().parts for r in self.records if not RunFiles(r.path).published]
         shared = 0
         while all(len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts):
             shared += 1
         return str(record.path if shared <= 1 else Path(*record.path.absolute().parts[shared:]))
 
 
+def by_benchmark(modes: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Modes under the benchmark that they belong to."""
+    found: dict[str, list[str]] = {}
+    for mode in modes:
+        found.setdefault(mode_group(mode), []).append(mode)
+    return list(found.items())
+
+
 def comparability(content: Content) -> str:
-    """One sentence on what keeps these numbers from standing beside the paper's; empty if nothing does."""
+    """One sentence on what keeps these numbers from standing next to the paper's; empty if nothing does."""
     configs = [record.config for record in content.records]
-    reasons = [f"preset {p}" for p in sorted({config.preset for config in configs} - {"paper"})]
-    reasons += _departures([config for config in configs if config.preset == "paper" and not config.own_env])
+    reasons = [*training_differences(configs)]
     if any(overlay_media(record) == "procedural" for record in content.records):
         reasons.append("procedural overlay images in training")
     reasons += [
@@ -140,14 +157,3 @@ def comparability(content: Content) -> str:
     if any(not cell.final for cell in cells):
         reasons.append("training not finished")
     return f"Not directly comparable with the paper: {', '.join(reasons)}." if reasons else ""
-
-
-def _departures(configs: Sequence[Config]) -> list[str]:
-    """Where runs of preset paper trained otherwise than the paper."""
-    reasons = []
-    if lengths := sorted({config.decisions for config in configs} - {Config.decisions}):
-        shown = " and ".join(f"{decisions:,}" for decisions in lengths)
-        reasons.append(f"{shown} instead of {Config.decisions:,} decisions")
-    if changed := sorted({name for config in configs for name in departures(config)}):
-        reasons.append(f"other settings than the paper’s ({few(changed)})")
-    return reasons

@@ -11,6 +11,8 @@ from typing import Any
 from softaug.config import Config
 from softaug.results.reading import RunRecord
 
+OF_OBSERVATIONS = frozenset(("image_size", "frame_stack", "action_repeat", "render", "test_env", "image_key"))
+
 Values = dict[str, dict[str, list[RunRecord]]]
 """name -> value, as text -> the runs that have it, the most common value first"""
 
@@ -30,7 +32,9 @@ class RunSettings:
 def settings_of(records: Sequence[RunRecord]) -> RunSettings:
     fields = [f for f in dataclasses.fields(Config) if f.name not in ("task", "method", "seed")]
     harmless = {f.name for f in fields if f.metadata["runtime"]}
-    values = _values(records, lambda r: {f.name: getattr(r.config, f.name) for f in fields})
+    values = _values(
+        records, lambda r: {f.name: getattr(r.config, f.name) for f in fields if _applies(f.name, r)}
+    )
     decisive = {name: by_value for name, by_value in values.items() if name not in harmless}
     machine = ("git_commit", "device", "threads")
     return RunSettings(
@@ -42,6 +46,11 @@ def settings_of(records: Sequence[RunRecord]) -> RunSettings:
         ),
         media=_values(records, lambda r: as_dict(r.facts.get("media"))),
     )
+
+
+def _applies(name: str, record: RunRecord) -> bool:
+    """Whether a setting says something about the run: a policy made elsewhere has none of training."""
+    return not record.config.row.foreign or name in OF_OBSERVATIONS
 
 
 def _values(records: Iterable[RunRecord], choose: Callable[[RunRecord], dict[str, Any]]) -> Values:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from softaug.results import statistics
 from softaug.results.model import Group, ModeResult
 from softaug.results.paper import PaperResult, paper_result
+from softaug.results.published import PublishedResult, find_published
 from softaug.results.reading import RunRecord
 
 MOST_NAMED = 8
@@ -77,6 +78,13 @@ def iqm(found: ModeResult) -> statistics.BootstrapEstimate:
 def paper_of(group: Group, mode: str) -> PaperResult | None:
     """The paper's number for the method as it is meant: PAD adapting."""
     return paper_result(mode, group.task, group.method) if group.adapted == group.config.row.adapts else None
+
+
+def published_of(group: Group, mode: str) -> list[PublishedResult]:
+    """What anybody reports for the method as it is meant, the paper first."""
+    if group.adapted != group.config.row.adapts:
+        return []
+    return find_published(mode, group.task, group.method)
 
 
 def who_columns(groups: Sequence[Group]) -> list[str]:

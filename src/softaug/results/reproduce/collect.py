@@ -7,7 +7,7 @@ task; test media within a mode. What cannot be decided is refused with a sentenc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,14 @@ class Selection:
     runs: tuple[RunRecord, ...]
     unfinished: int
     """runs left out because they are not finished"""
+    policies: tuple[RunRecord, ...] = ()
+    """results of policies that were made elsewhere: of no preset, shown next to the runs"""
 
     def of(self, task: str, method: str) -> list[RunRecord]:
         """The runs of one cell, in order of their seeds."""
-        found = [r for r in self.runs if (r.config.task, r.config.method) == (task, method)]
+        found = [
+            r for r in (*self.runs, *self.policies) if (r.config.task, r.config.method) == (task, method)
+        ]
         return sorted(found, key=lambda record: record.config.seed)
 
 
@@ -73,6 +77,27 @@ def select(
     return Selection(preset, tuple(finished), len(runs) - len(finished))
 
 
+def select_policies(
+    records: Iterable[RunRecord], cells: Iterable[tuple[str, str, str]]
+) -> tuple[RunRecord, ...]:
+    """Results of policies that were made elsewhere, in a task and mode of a table's (mode, task, method)."""
+    wanted = {(task, mode) for mode, task, _ in cells}
+    found: dict[tuple[str, str, int], RunRecord] = {}
+    for record in records:
+        config = record.config
+        tested = {(config.task, evaluation.mode) for evaluation in record.evaluations}
+        if not (config.row.foreign and record.finished and tested & wanted):
+            continue
+        key = (config.task, config.method, config.seed)
+        if key in found:
+            raise UserError(
+                f"{found[key].path} and {record.path} are both {config.row.title} on {config.task} with train seed "
+                f"{config.seed}; leave one of them out of --runs"
+            )
+        found[key] = record
+    return tuple(found[key] for key in sorted(found))
+
+
 def make_cell(
     selection: Selection, mode: str, task: str, method: str, media: str | None = None
 ) -> ModeResult | None:
@@ -80,7 +105,7 @@ def make_cell(
     # All methods of the task: what is compared must have been tested on the same folder or list.
     tested = [
         (record, evaluation.media, evaluation.source)
-        for record in selection.runs
+        for record in (*selection.runs, *selection.policies)
         if record.config.task == task and (evaluation := record.evaluation(mode, media=media)) is not None
     ]
     check_same_source(mode, tested)
@@ -98,6 +123,24 @@ def choose_media(records: Iterable[RunRecord], mode: str) -> list[str]:
 
 def describe_runs(selection: Selection, *, asked_seeds: int | None = None) -> list[str]:
     """Sentences on the runs behind a table or figure: preset, seeds, length, settings, overlay images."""
+    return [*_describe_own(selection, asked_seeds), *_describe_policies(selection.policies)]
+
+
+def _describe_policies(policies: Sequence[RunRecord]) -> Iterator[str]:
+    by_name: dict[str, list[RunRecord]] = {}
+    for record in policies:
+        by_name.setdefault(record.config.row.title, []).append(record)
+    for name, records in by_name.items():
+        seeds = Counter(record.config.task for record in records)
+        trained = sorted({record.decisions for record in records})
+        length = " and ".join(f"{n:,} decisions" if n else "an unknown number of decisions" for n in trained)
+        yield (
+            f"{name}: a policy made elsewhere ({count(seeds.values(), 'seed')}), trained for {length} outside this "
+            "comparison of methods"
+        )
+
+
+def _describe_own(selection: Selection, asked_seeds: int | None) -> list[str]:
     runs = selection.runs
     if not runs:
         return ["no finished run yet"]

@@ -55,24 +55,30 @@ def _rich_aggregates(table: TableResult, mode: str) -> Table:
 
 def _rich_table(table: TableResult, panel: Panel, group: str) -> Table:
     """Methods below each other, tasks side by side: five tasks fit a terminal of 80 columns, eight methods do not."""
-    head, lines = formats.text_table(table, panel, group, bold="[bold]{}[/bold]", paper="[dim]{}[/dim]")
+    columns = [column for column in panel.columns if column.group == group]
+    digits = table.item.digits
+    best = [table.best(panel, row, group) for row in panel.rows]
+    references = [table.references(panel, row, group) for row in panel.rows]
     shown = Table(title=group or None, title_justify="left", title_style="", show_lines=False)
     shown.add_column("")
     for row in panel.rows:
         words = row.label.rsplit("_", 1) if row.label == row.task else [row.label]
         shown.add_column("\n".join(words), justify="right")
-    for i, label in enumerate(head[1:], start=1):
-        cells = [_stacked(lines, row.label, i) for row in panel.rows]
-        beside = any("\n" in cell for cell in cells)
-        shown.add_row(f"{label}\n[dim]  paper[/dim]" if beside else label, *cells)
+    for column in columns:
+        ours = [formats.cell_text(table.cells[table.at(row, column)], digits) for row in panel.rows]
+        marked = [f"[bold]{t}[/bold]" if column.method in b else t for t, b in zip(ours, best, strict=True)]
+        shown.add_row(column.label, *marked)
+        for label in dict.fromkeys(
+            r.label for found in references for r in found if column.method in r.numbers
+        ):
+            numbers = [
+                next((r.numbers.get(column.method) for r in found if r.label == label), None)
+                for found in references
+            ]
+            texts = [formats.published_text(number, digits) for number in numbers]
+            by = "  " + label.removeprefix("as reported ").removesuffix("'s authors")
+            shown.add_row(*(f"[dim]{text}[/dim]" for text in (by, *texts)))
     return shown
-
-
-def _stacked(lines: Sequence[Sequence[str]], label: str, column: int) -> str:
-    """Our number, and the paper's below it where the next line is the paper's."""
-    at = next(i for i, line in enumerate(lines) if line[0] == label)
-    below = lines[at + 1] if at + 1 < len(lines) and lines[at + 1][0] == "[dim]paper[/dim]" else None
-    return lines[at][column] + (f"\n{below[column]}" if below else "")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from softaug.errors import UserError
 from softaug.methods import METHODS, Line, get_method
 from softaug.results import statistics
 from softaug.results.model import LearningCurve
+from softaug.results.published import PublishedCurve, published_curves
 from softaug.results.reading import RunRecord
 from softaug.results.reproduce.collect import Selection, check_same_source, describe_fewer
 from softaug.results.reproduce.curves import choose_curve_media, evaluated_seeds, make_curve
@@ -34,6 +35,11 @@ LINES: dict[Line, Any] = {
     "dotted": (0, (1.5, 1.5)),
     "dashdot": (0, (5, 1.5, 1.2, 1.5)),
 }
+REFERENCE_LINES: dict[str, dict[str, Any]] = {
+    "drqv2": {"linestyle": (0, (1.5, 1.5)), "marker": "s", "markersize": 2.5},
+    "mrq": {"linestyle": (0, (5, 1.5, 1.2, 1.5)), "marker": "D", "markersize": 2.5},
+}
+"""Thin and gray: published training curves."""
 INK, FAINT = "#1e2126", "#6e737a"
 PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.95  # inches
 STYLE: dict[Any, Any] = {
@@ -61,7 +67,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Our look, for as long as a figure is made or saved."""
+    """Our style, for as long as a figure is made or saved."""
     try:
         import matplotlib
     except ImportError:
@@ -82,6 +88,7 @@ def learning_curves(
     across: bool = False,
     title: str = "",
     notes: Sequence[str] = (),
+    published: bool = False,
 ) -> Figure:
     """Mean return over seeds against decisions, shaded by ± one standard deviation; a panel for each task and mode.
 
@@ -90,6 +97,8 @@ def learning_curves(
     media: the kind of test media to show; None: in each mode what most of the records have.
     across: modes side by side instead of below each other.
     notes: what must be said, small below the figure; which seeds were left out is said by itself.
+    published: add DrQ-v2's and MR.Q's published curves to the training mode's panels as thin lines, and draw
+        everything over frames, as these are.
     """
     presets = dict.fromkeys(record.config.preset for record in records)
     if len(presets) > 1:
@@ -102,8 +111,24 @@ def learning_curves(
     selection = Selection("", tuple(records), 0)
     kinds = curve_media(selection, modes, media)
     curves = collect_curves(selection, tasks, methods, modes, kinds)
-    said = (*notes, *fewer_notes(selection, tasks, methods, kinds, curves))
-    return draw_curves(curves, tasks, methods, modes, across=across, title=title, notes=said)
+    references = references_for(curves) if published else []
+    said = (
+        *notes,
+        *reference_notes(references),
+        *fewer_notes(selection, tasks, methods, kinds, curves),
+    )
+    return draw_curves(
+        curves, tasks, methods, modes, across=across, title=title, notes=said, references=references
+    )
+
+
+def reference_notes(references: Sequence[PublishedCurve]) -> list[str]:
+    """Who reports the thin lines."""
+    reporters = {reference.label: reference.reported_by for reference in references}
+    if not reporters:
+        return []
+    who = ", ".join(f"{label} as reported by {reported_by}" for label, reported_by in reporters.items())
+    return [f"thin lines: {who} (evaluations in the training environment, their own settings)"]
 
 
 def default_modes(records: Sequence[RunRecord]) -> list[str]:
@@ -180,18 +205,25 @@ def draw_curves(
     across: bool = False,
     title: str = "",
     notes: Sequence[str] = (),
+    references: Sequence[PublishedCurve] = (),
 ) -> Figure:
-    """The figure of `learning_curves` from its numbers."""
+    """The figure of `learning_curves` from its numbers. references: thin lines in the panels of the training mode;
+    they are over frames, so with any the axes are.
+    """
     panels = [(task, mode) for task in tasks for mode in modes] if across else [
         (task, mode) for mode in modes for task in tasks
     ]  # fmt: skip
     rows, columns = (len(tasks), len(modes)) if across else (len(modes), len(tasks))
     with style():
-        figure, axes = _grid(rows, columns, title, notes, [*methods.values()])
+        labels = [*methods.values(), *dict.fromkeys(curve.label for curve in references)]
+        figure, axes = _grid(rows, columns, title, notes, labels)
         for axis, (task, mode) in zip(axes, panels, strict=True):
             here = [curve for curve in curves if (curve.task, curve.mode) == (task, mode)]
             for curve in here:
-                _draw(axis, curve)
+                _draw(axis, curve, curve.frames if references else curve.decisions)
+            theirs = [r for r in references if here and r.task == task and mode == "train"]
+            for reference in theirs:
+                _draw_reference(axis, reference)
             if not here:
                 axis.text(
                     0.5, 0.5, "no runs", ha="center", va="center", color=FAINT, transform=axis.transAxes
@@ -199,8 +231,11 @@ def draw_curves(
                 axis.set(xticks=[], yticks=[])
             else:
                 # The whole run in every panel of a task, also where only its end was evaluated.
-                end = max(int(curve.decisions[-1]) for curve in curves if curve.task == task)
-                axis.set_xlim(0, 1.02 * end)
+                ends = [
+                    curve.frames if references else curve.decisions for curve in curves if curve.task == task
+                ]
+                firsts = [reference.frames[0] for reference in references if reference.task == task]
+                axis.set_xlim(0, 1.02 * max([*(int(end[-1]) for end in ends), *firsts]))
                 axis.xaxis.set_major_formatter(_thousands)
                 if min(float(c.mean.min()) for c in here) >= 0:
                     axis.set_ylim(bottom=0)
@@ -212,12 +247,20 @@ def draw_curves(
             if column == 0:
                 axis.set_ylabel("return" if across else f"{modes[mode]}\nreturn")
             if row == rows - 1:
-                axis.set_xlabel("decisions")
+                axis.set_xlabel("frames" if references else "decisions")
         seen = {curve.method for curve in curves}
-        _legend(
-            figure, {m: label if m in seen else f"{label} (no runs)" for m, label in methods.items()}, title
-        )
+        named = {m: label if m in seen else f"{label} (no runs)" for m, label in methods.items()}
+        _legend(figure, named, title, references)
     return figure
+
+
+def references_for(curves: Sequence[LearningCurve]) -> list[PublishedCurve]:
+    """The published training curves of these tasks, if ours get at least half as far as their first points."""
+    ends: dict[str, int] = {}
+    for curve in curves:
+        if curve.mode == "train":
+            ends[curve.task] = max(ends.get(curve.task, 0), int(curve.frames[-1]))
+    return [found for found in published_curves() if ends.get(found.task, 0) >= found.frames[0] / 2]
 
 
 def profile_figure(table: TableResult) -> Figure | None:
@@ -276,13 +319,18 @@ def curve_style(method: str) -> tuple[str, Any]:
     return row.colour, LINES[row.line]
 
 
-def _draw(axis: Axes, curve: LearningCurve) -> None:
+def _draw_reference(axis: Axes, reference: PublishedCurve) -> None:
+    style = REFERENCE_LINES[reference.method]
+    axis.plot(reference.frames, reference.returns, color=FAINT, linewidth=0.8, **style)
+
+
+def _draw(axis: Axes, curve: LearningCurve, x: Sequence[int]) -> None:
     colour, dashes = curve_style(curve.method)
     marker = "o" if len(curve.decisions) == 1 else None
-    axis.plot(curve.decisions, curve.mean, color=colour, linestyle=dashes, marker=marker, markersize=4)
+    axis.plot(x, curve.mean, color=colour, linestyle=dashes, marker=marker, markersize=4)
     if len(curve.seeds) > 1:
         low, high = curve.mean - curve.std, curve.mean + curve.std
-        axis.fill_between(curve.decisions, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _grid(
@@ -307,7 +355,9 @@ def _grid(
     return figure, list(axes.flat)
 
 
-def _legend(figure: Figure, methods: Mapping[str, str], title: str) -> None:
+def _legend(
+    figure: Figure, methods: Mapping[str, str], title: str, references: Sequence[PublishedCurve] = ()
+) -> None:
     from matplotlib.lines import Line2D
 
     width, height = figure.get_size_inches()
@@ -315,7 +365,9 @@ def _legend(figure: Figure, methods: Mapping[str, str], title: str) -> None:
     for method, label in methods.items():
         colour, dashes = curve_style(method)
         lines.append(Line2D([], [], color=colour, linestyle=dashes, label=label))
-    columns = -(-len(lines) // _legend_rows([*methods.values()], width))
+    for method, label in {reference.method: reference.label for reference in references}.items():
+        lines.append(Line2D([], [], color=FAINT, linewidth=0.8, label=label, **REFERENCE_LINES[method]))
+    columns = -(-len(lines) // _legend_rows([str(line.get_label()) for line in lines], width))
     figure.legend(
         handles=lines,
         loc="upper center",

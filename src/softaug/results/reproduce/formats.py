@@ -10,6 +10,7 @@ from typing import Any
 from softaug.results import statistics
 from softaug.results.model import ModeResult
 from softaug.results.paper import paper_result
+from softaug.results.published import PublishedResult
 from softaug.results.reproduce.collect import span
 from softaug.results.reproduce.grids import Panel
 from softaug.results.reproduce.tables import BOOTSTRAP_SEED, MISSING, REFERENCE, TableResult
@@ -30,9 +31,10 @@ def cell_text(cell: ModeResult | None, digits: int) -> str:
     return number(cell.mean, digits) + spread
 
 
-def paper_text(key: tuple[str, str, str], digits: int) -> str:
-    found = paper_result(*key)
-    return MISSING if found is None else f"{number(found.mean, digits)} ± {number(found.std, digits)}"
+def published_text(found: PublishedResult | None, digits: int) -> str:
+    if found is None:
+        return MISSING
+    return number(found.mean, digits) + ("" if found.std is None else f" ± {number(found.std, digits)}")
 
 
 def estimate_text(estimate: statistics.BootstrapEstimate | None) -> str:
@@ -69,6 +71,25 @@ def cells_csv(table: TableResult) -> str:
             }
         )
     return write_csv(rows)
+
+
+def published_csv(table: TableResult) -> str:
+    """Every number of others in the table, with its source."""
+    return write_csv([_published(found) for key in table.cells for found in table.published_for(key)])
+
+
+def _published(found: PublishedResult) -> dict[str, Any]:
+    return {
+        "mode": found.mode,
+        "task": found.task,
+        "method": found.method,
+        "mean": found.mean,
+        "std": found.std,
+        "reported_by": found.reported_by,
+        "source": found.source,
+        "benchmark": found.benchmark,
+        "note": found.note,
+    }
 
 
 def aggregates_csv(table: TableResult) -> str:
@@ -110,28 +131,28 @@ def write_csv(rows: Sequence[dict[str, Any]]) -> str:
 # Markdown: a table for each group of columns, ours and the paper's numbers below each other
 
 
-def markdown(table: TableResult, *, pictures: Sequence[tuple[str, str]] = ()) -> str:
-    """pictures: (what is on it, file) to show below."""
+def markdown(table: TableResult, *, images: Sequence[tuple[str, str]] = ()) -> str:
+    """images: (what is on it, file) to show below."""
     parts = [f"# {table.item.title}\n"]
     for panel in table.item.panels:
         for group in panel.groups:
             if group:
                 mode = next(column.mode for column in panel.columns if column.group == group)
                 parts.append(f"## {group}" + (f" (`{mode}`)" if mode != group else "") + "\n")
-            parts.append(markdown_table(*text_table(table, panel, group, bold="**{}**", paper="*{}*")))
+            parts.append(markdown_table(*text_table(table, panel, group, bold="**{}**", others="*{}*")))
     if table.aggregates:
         parts.append("## Over tasks\n")
         parts.append(markdown_table(*aggregate_table(table)))
         parts.append(f"{aggregate_note(table)}\n")
-    parts += [f"![{alt}]({file})\n" for alt, file in pictures]
+    parts += [f"![{alt}]({file})\n" for alt, file in images]
     parts.append("\n".join(f"- {note}" for note in table.notes) + "\n")
     return "\n".join(parts)
 
 
 def text_table(
-    table: TableResult, panel: Panel, group: str, *, bold: str, paper: str
+    table: TableResult, panel: Panel, group: str, *, bold: str, others: str
 ) -> tuple[list[str], list[list[str]]]:
-    """Heading and lines of a group; `bold` and `paper` are how the best and the paper's numbers are marked."""
+    """Heading and lines of a group; `bold` and `others` are how the best and the numbers of others are marked."""
     columns = [column for column in panel.columns if column.group == group]
     digits = table.item.digits
     lines = []
@@ -140,9 +161,9 @@ def text_table(
         ours = [cell_text(table.cells[table.at(row, column)], digits) for column in columns]
         marked = [bold.format(t) if c.method in best else t for t, c in zip(ours, columns, strict=True)]
         lines.append([row.label, *marked])
-        papers = [paper_text(table.at(row, column), digits) for column in columns]
-        if set(papers) != {MISSING}:
-            lines.append([paper.format("paper"), *(paper.format(text) for text in papers)])
+        for reference in table.references(panel, row, group):
+            texts = [published_text(reference.numbers.get(c.method), digits) for c in columns]
+            lines.append([others.format(text) for text in (reference.label, *texts)])
     return ["", *(column.label for column in columns)], lines
 
 
@@ -212,6 +233,7 @@ def as_json(table: TableResult) -> dict[str, Any]:
         paper = paper_result(*key)
         entry: dict[str, Any] = {"mode": mode, "task": task, "method": method}
         entry["paper"] = None if paper is None else paper._asdict()
+        entry["published"] = [_published(found) for found in table.published_for(key)]
         if cell is not None:
             entry |= {
                 "mean": cell.mean,

@@ -1,13 +1,15 @@
-"""What each of the paper's tables and figures holds: tasks, methods, modes and their arrangement."""
+"""What each table and figure holds: tasks, methods, modes and their arrangement. The paper's, and those of later work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from softaug.envs.modes import MODE_GROUPS, ordered_modes
 from softaug.errors import UserError, unknown
-from softaug.methods import get_method
+from softaug.methods import METHODS, get_method
+from softaug.results.published import find_published, method_label
 from softaug.results.statistics import RETURN_SCALE
 from softaug.tasks import PAPER_TASKS
 
@@ -49,7 +51,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class TableItem:
-    """One of the paper's tables."""
+    """A table of returns."""
 
     name: str
     title: str
@@ -57,9 +59,13 @@ class TableItem:
     scale: float = RETURN_SCALE
     digits: int = 0
     overrides: dict[str, Any] = field(default_factory=dict)
-    """config values its runs need besides the preset's"""
+    """config values its runs need in addition to the preset's"""
     remark: str = ""
     """what must be said of the item itself"""
+    preset: str = "paper"
+    """of new runs, where the user does not say"""
+    references: Literal["paper", "dmcgb", "dmcgb2"] = "paper"
+    """whose numbers stand below ours: the paper's, or those that anybody reports for this benchmark"""
 
     @property
     def cells(self) -> list[tuple[str, str, str]]:
@@ -73,8 +79,26 @@ class TableItem:
 
     @property
     def grid(self) -> list[tuple[str, str]]:
-        """(task, method) of every run it needs, for each seed."""
-        return list(dict.fromkeys((task, method) for _, task, method in self.cells))
+        """(task, method) of every run it needs, for each seed. A method without a row is only reported by others."""
+        return list(dict.fromkeys((task, method) for _, task, method in self.cells if method in METHODS))
+
+    @property
+    def shows_published(self) -> bool:
+        """Whether it holds numbers of others in addition to the paper's: then it says something before there is any run."""
+        return self.references != "paper" and any(
+            found.benchmark == self.references for key in self.cells for found in find_published(*key)
+        )
+
+    def with_policies(self, names: Iterable[str]) -> TableItem:
+        """The table with columns for these policies that were made elsewhere, next to the methods' of each mode."""
+        names, panels = list(names), []
+        for panel in self.panels:
+            columns = list(panel.columns)
+            for mode, group in dict.fromkeys((column.mode, column.group) for column in panel.columns):
+                last = max(i for i, c in enumerate(columns) if (c.mode, c.group) == (mode, group))
+                columns[last + 1 : last + 1] = [Column(get_method(n).label, n, mode, group) for n in names]
+            panels.append(Panel(panel.rows, tuple(columns)))
+        return replace(self, panels=tuple(panels))
 
     def modes_of(self, task: str, method: str) -> list[str]:
         """The modes in which a run must be evaluated."""
@@ -108,7 +132,7 @@ class FigureItem:
 
 @dataclass(frozen=True)
 class SamplesItem:
-    """The paper's sample pictures of every environment and augmentation; needs no runs."""
+    """The paper's sample images of every environment and augmentation; needs no runs."""
 
     name: str
     title: str
@@ -209,7 +233,66 @@ def _samples(tasks: Sequence[str]) -> Item:
     return SamplesItem("samples", "Samples of environments and augmentations", tuple(tasks))
 
 
+LATER_METHODS = (
+    "sac", "drq", "soda_overlay", "svea_overlay", "svea", "sgqn", "madi", "simgrl", "sada", "soda_sada", "soda_simgrl",
+)  # fmt: skip
+"""The columns of the tables of later work: those that have a row in the table of methods, or numbers of others."""
+
+GB2_REMARK = (
+    "DMControl-GB2's own settings are 84 px, action repeat 2 and 1,000,000 frames; its video modes are screen_* here, "
+    "and not comparable with DMControl-GB's videos"
+)
+DISTRACTING_REMARK = "background videos: DAVIS 2017 where it is registered, else procedural"
+
+
+def _later_table(
+    name: str,
+    title: str,
+    tasks: Sequence[str],
+    modes: Sequence[str],
+    benchmark: Literal["dmcgb", "dmcgb2"],
+    remark: str = "",
+) -> Item:
+    """A panel for each mode, all with the same columns."""
+    reported = {
+        found.method
+        for mode in modes
+        for task in tasks
+        for found in find_published(mode, task)
+        if found.benchmark == benchmark
+    }
+    methods = [method for method in LATER_METHODS if method in METHODS or method in reported]
+    panels = [
+        Panel(
+            tuple(TableRow(task, task) for task in tasks),
+            tuple(Column(method_label(method), method, mode, mode) for method in methods),
+        )
+        for mode in modes
+    ]
+    preset = "gb2" if benchmark == "dmcgb2" else "paper"
+    return TableItem(name, title, tuple(panels), remark=remark, preset=preset, references=benchmark)
+
+
+def _later_methods(tasks: Sequence[str]) -> Item:
+    title = "Later methods in video_hard"
+    return _later_table("later-methods", title, tasks, ["video_hard"], "dmcgb")
+
+
+def _gb2(tasks: Sequence[str]) -> Item:
+    modes = ordered_modes(MODE_GROUPS["gb2"])
+    return _later_table("gb2", "DMControl-GB2", tasks, modes, "dmcgb2", GB2_REMARK)
+
+
+def _distracting(tasks: Sequence[str]) -> Item:
+    modes = MODE_GROUPS["distracting"]
+    return _later_table("distracting", "Distracting Control Suite", tasks, modes, "dmcgb", DISTRACTING_REMARK)
+
+
 DMC = tuple(PAPER_TASKS)
+GB2_TASKS = (*DMC, "cheetah_run")
+DISTRACTING_TASKS = (
+    "ball_in_cup_catch", "cartpole_swingup", "cheetah_run", "finger_spin", "reacher_easy", "walker_walk",
+)  # fmt: skip
 WALKERS = ("walker_walk", "walker_stand")
 ITEMS = {
     "video-and-color": (_video_and_color, DMC),
@@ -220,19 +303,25 @@ ITEMS = {
     "ablation": (_ablation, WALKERS),
     "robot-curves": (_robot_curves, (ROBOT,)),
     "samples": (_samples, (*DMC, ROBOT)),
+    "later-methods": (_later_methods, GB2_TASKS),
+    "gb2": (_gb2, GB2_TASKS),
+    "distracting": (_distracting, DISTRACTING_TASKS),
 }
-"""name -> what makes the item for a list of tasks, and the paper's tasks"""
+"""name -> what makes the item for a list of tasks, and its own tasks"""
+
+LATER_ITEMS = ("later-methods", "gb2", "distracting")
+"""Not the paper's, so not among `all`."""
 
 
 def make_items(name: str, tasks: Sequence[str] | None = None) -> list[Item]:
-    """The item called `name`, or `all` of them, for the paper's tasks or for `tasks`.
+    """The item called `name`, or `all` of the paper's, for their own tasks or for `tasks`.
 
     Of `all`, items that have none of `tasks` are left out.
     """
     if name != "all" and name not in ITEMS:
         raise unknown("item", name, [*ITEMS, "all"])
     items = []
-    for item in ITEMS if name == "all" else (name,):
+    for item in [i for i in ITEMS if i not in LATER_ITEMS] if name == "all" else [name]:
         make, papers = ITEMS[item]
         if chosen := _tasks_for(item, papers, tasks):
             items.append(make(chosen))

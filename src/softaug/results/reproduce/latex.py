@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from softaug.results.paper import paper_result
+from softaug.results.published import PublishedResult
 from softaug.results.reproduce.formats import aggregate_note, aggregate_table, number
-from softaug.results.reproduce.grids import Panel
+from softaug.results.reproduce.grids import Panel, TableRow
 from softaug.results.reproduce.tables import TableResult
 
 ESCAPES = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}
@@ -24,11 +24,12 @@ def escape(text: str) -> str:
 def latex(table: TableResult) -> str:
     """A whole table environment; needs the packages booktabs and graphicx."""
     notes = escape(". ".join(note[0].upper() + note[1:] for note in table.notes))
+    theirs = "the paper's numbers" if table.item.references == "paper" else "published numbers"
     lines = [
         r"% needs \usepackage{booktabs,graphicx}",
         r"\begin{table*}[t]",
         r"\centering",
-        rf"\caption{{\textbf{{{escape(table.item.title)}.}} Average return; the paper's numbers in parentheses. {notes}.}}",
+        rf"\caption{{\textbf{{{escape(table.item.title)}.}} Average return; {theirs} in parentheses. {notes}.}}",
         rf"\label{{tab:{table.item.name}}}",
     ]
     for panel in table.item.panels:
@@ -78,22 +79,38 @@ def _tabular(table: TableResult, panel: Panel) -> Iterator[str]:
     digits = table.item.digits
     for index, row in enumerate(panel.rows):
         best = {(group, m) for group in panel.groups for m in table.best(panel, row, group)}
-        means, spreads, papers = [], [], []
+        means, spreads = [], []
         for column in panel.columns:
             key = table.at(row, column)
-            cell, paper = table.cells[key], paper_result(*key)
+            cell = table.cells[key]
             form = r"$\mathbf{%s}$" if (column.group, column.method) in best else "$%s$"
             means.append("--" if cell is None else form % number(cell.mean, digits))
             spread = None if cell is None else cell.std
             spreads.append("" if spread is None else form % rf"{{\scriptstyle\pm {number(spread, digits)}}}")
-            papers.append(
-                "" if paper is None
-                else rf"{{\scriptsize ({number(paper.mean, digits)}$\pm${number(paper.std, digits)})}}"
-            )  # fmt: skip
         yield " & ".join([rf"\texttt{{{escape(row.label)}}}", *means]) + r" \\"
         if any(spreads):
             yield " & ".join(["", *spreads]) + r" \\"
-        if any(papers):
-            yield " & ".join([r"{\scriptsize (paper)}", *papers]) + r" \\"
+        for label, numbers in _references(table, panel, row).items():
+            found = [_published(numbers.get((c.group, c.method)), digits) for c in panel.columns]
+            yield " & ".join([rf"{{\scriptsize ({escape(label)})}}", *found]) + r" \\"
         yield r"\bottomrule" if index == len(panel.rows) - 1 else r"\addlinespace"
     yield r"\end{tabular}"
+
+
+def _references(
+    table: TableResult, panel: Panel, row: TableRow
+) -> dict[str, dict[tuple[str, str], PublishedResult]]:
+    """Who reports numbers for a row -> (group, method) -> number: a line goes over all groups of columns."""
+    lines: dict[str, dict[tuple[str, str], PublishedResult]] = {}
+    for group in panel.groups:
+        for reference in table.references(panel, row, group):
+            numbers = {(group, method): found for method, found in reference.numbers.items()}
+            lines.setdefault(reference.label, {}).update(numbers)
+    return lines
+
+
+def _published(found: PublishedResult | None, digits: int) -> str:
+    if found is None:
+        return ""
+    spread = "" if found.std is None else rf"$\pm${number(found.std, digits)}"
+    return rf"{{\scriptsize ({number(found.mean, digits)}{spread})}}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from softaug.evaluation.run_evaluation import EvaluationOptions, RunEvaluation
     from softaug.sweep import PlannedRun
 
-EPISODES = {"paper": 100, "small": 10}
+EPISODES = {"paper": 100, "small": 10, "gb2": 100}
 """Episodes per mode of the last evaluation, where the user does not say."""
 
 
@@ -152,7 +152,7 @@ def evaluate_on_ray(
     The results are the same files with the same numbers. An episode is written to its run's journal as soon as it is
     back, so that the same command continues after Ctrl-C. warn: told why a job was not evaluated.
     """
-    from softaug.evaluation.run_evaluation import EpisodeProgress, RunEvaluation
+    from softaug.evaluation.run_evaluation import EpisodeProgress, RunEvaluation, chosen_run
     from softaug.sweep.episodes_on_ray import EpisodesJob, play_on_ray
 
     handed: list[tuple[Evaluating, RunEvaluation, bool]] = []  # by the number of what was handed to Ray
@@ -164,7 +164,9 @@ def evaluate_on_ray(
             try:
                 if job.problem:
                     raise UserError(job.problem)
-                evaluation = stack.enter_context(RunEvaluation(_options(job, episodes)))
+                options = _options(job, episodes)
+                trained = chosen_run(options)
+                evaluation = stack.enter_context(RunEvaluation(options, trained))
             except UserError as error:  # a run without checkpoints, say: its own last evaluation has to do
                 warn(job, str(error))
                 continue
@@ -177,7 +179,7 @@ def evaluate_on_ray(
                 continue
             handed.append((job, evaluation, adapt))
             left.append(len(todo))
-            yield EpisodesJob(evaluation.trained.policy(adapt), todo, evaluation.seed, evaluation.sources)
+            yield EpisodesJob(trained.policy(adapt), todo, evaluation.seed, evaluation.sources)
 
     total = episodes * sum(len(job.modes) for job in jobs if not job.problem)
     with contextlib.ExitStack() as stack, EpisodeProgress(total, quiet=quiet) as progress:

@@ -1,4 +1,4 @@
-"""A table of the paper from runs: its numbers, the statistics over tasks, and what must be said about them."""
+"""A table from runs: its numbers and those of others, the statistics over tasks, and what must be said about them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from softaug.methods import FOREIGN, METHODS
 from softaug.results import statistics
+from softaug.results.comparability import gb2_differences
 from softaug.results.model import ModeResult
+from softaug.results.published import PAPER, PublishedResult, find_published
 from softaug.results.reproduce.collect import (
     Selection,
     choose_media,
@@ -41,6 +44,15 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """The numbers of one reporter for a row of a table: a line below ours."""
+
+    label: str
+    numbers: dict[str, PublishedResult]
+    """by method"""
+
+
+@dataclass(frozen=True)
 class TableResult:
     """Everything a table's files are written from."""
 
@@ -51,12 +63,13 @@ class TableResult:
     aggregates: tuple[Aggregate, ...]
     about_runs: tuple[str, ...]
     about_numbers: tuple[str, ...]
+    about_published: tuple[str, ...]
     about_media: tuple[str, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Every sentence that belongs below the table."""
-        return self.about_runs + self.about_numbers + self.about_media
+        return self.about_runs + self.about_numbers + self.about_published + self.about_media
 
     def at(self, row: TableRow, column: Column) -> tuple[str, str, str]:
         return (row.mode or column.mode or "train", row.task, column.method)
@@ -69,6 +82,28 @@ class TableResult:
             if column.group == group and (cell := self.cells[self.at(row, column)]) is not None
         }
         return {m for m, mean in means.items() if mean == max(means.values())} if len(means) > 1 else set()
+
+    def references(self, panel: Panel, row: TableRow, group: str) -> list[Reference]:
+        """What others report for a row of a group: the paper, or everybody who reports numbers for the benchmark."""
+        found: dict[str, dict[str, PublishedResult]] = {}
+        for column in panel.columns:
+            if column.group == group:
+                for number in self.published_for(self.at(row, column)):
+                    found.setdefault(number.reported_by, {})[column.method] = number
+        only_paper = self.item.references == "paper"
+        return [
+            Reference("paper" if only_paper else f"as reported by {reported_by}", numbers)
+            for reported_by, numbers in found.items()
+        ]
+
+    def published_for(self, key: tuple[str, str, str]) -> list[PublishedResult]:
+        """The published numbers of a cell that belong into this table."""
+        wanted = self.item.references
+        return [
+            number
+            for number in find_published(*key)
+            if (number.reported_by == PAPER if wanted == "paper" else number.benchmark == wanted)
+        ]
 
     def scores(self, mode: str) -> dict[str, dict[str, Sequence[float]]]:
         """method -> task -> normalised score of each seed, of what there is."""
@@ -86,9 +121,12 @@ def make_table(
 ) -> TableResult:
     """Collect the item's cells. media: the kind of test media to report; None: in each mode the most common."""
     modes = list(dict.fromkeys(mode for mode, _, _ in item.cells))
-    kinds = {mode: choose_media(selection.runs, mode) for mode in modes}
+    kinds = {mode: choose_media(selection.runs or selection.policies, mode) for mode in modes}
     chosen = {mode: media or (kinds[mode][0] if kinds[mode] else None) for mode in modes}
-    cells = {key: make_cell(selection, *key, media=chosen[key[0]]) for key in item.cells}
+    cells = {
+        key: make_cell(selection, *key, media=chosen[key[0]]) if _has_results(key[2]) else None
+        for key in item.cells
+    }
     present = [cell for cell in cells.values() if cell is not None]
     have = {key: 0 if cell is None else len(cell.scores) for key, cell in cells.items()}
     table = TableResult(
@@ -101,16 +139,29 @@ def make_table(
             *describe_runs(selection, asked_seeds=asked_seeds),
         ),
         about_numbers=(*_number_notes(present), *_missing_notes(cells)),
+        about_published=(),
         about_media=(*_media_notes(chosen, kinds, cells), *describe_fewer(selection, have, chosen)),
     )
-    return replace(table, aggregates=tuple(a for mode in modes for a in _aggregates(table, mode)))
+    return replace(
+        table,
+        about_published=tuple(_published_notes(table)),
+        aggregates=tuple(a for mode in modes for a in _aggregates(table, mode)),
+    )
+
+
+def _has_results(method: str) -> bool:
+    """Whether runs or policies made elsewhere can have measured it; other names are only reported by others."""
+    return method in METHODS or method.startswith(FOREIGN)
 
 
 def _aggregates(table: TableResult, mode: str) -> Iterator[Aggregate]:
     scores = table.scores(mode)
-    tasks = statistics.common_tasks(scores)
+    # A policy from elsewhere that lacks a task must not take it from the methods.
+    methods = {name: by_task for name, by_task in scores.items() if not name.startswith(FOREIGN)}
+    tasks = statistics.common_tasks(methods or scores)
     if not tasks:
         return
+    scores = {name: by_task for name, by_task in scores.items() if by_task.keys() >= set(tasks)}
     arrays = {m: [np.array(by_task[t]) for t in tasks] for m, by_task in scores.items()}
     for method, own in arrays.items():
         rng = np.random.default_rng(BOOTSTRAP_SEED)
@@ -135,7 +186,6 @@ def _number_notes(cells: Sequence[ModeResult]) -> Iterator[str]:
             f"mean ± standard deviation over seeds (population: ddof {statistics.DDOF}); each seed's number is its mean "
             f"return over {episodes}"
         )
-        yield "paper: mean ± standard deviation over its 5 seeds"
 
 
 def _media_notes(
@@ -161,5 +211,39 @@ def _media_notes(
 
 
 def _missing_notes(cells: dict[tuple[str, str, str], ModeResult | None]) -> Iterator[str]:
-    if missing := sum(cell is None for cell in cells.values()):
-        yield f"{MISSING}: {missing} of {len(cells)} numbers are missing"
+    ours = {key: cell for key, cell in cells.items() if _has_results(key[2])}
+    if missing := sum(cell is None for cell in ours.values()):
+        yield f"{MISSING}: {missing} of {len(ours)} numbers are missing"
+
+
+def _published_notes(table: TableResult) -> Iterator[str]:
+    """Where the numbers of others come from, and how they were made otherwise than the benchmark prescribes."""
+    if table.item.references == "paper":
+        if any(cell is not None for cell in table.cells.values()):
+            yield "paper: mean ± standard deviation over its 5 seeds"
+        return
+    numbers = [number for key in table.cells for number in table.published_for(key)]
+    if not numbers:
+        return
+    for reported_by in dict.fromkeys(number.reported_by for number in numbers):
+        own = [number for number in numbers if number.reported_by == reported_by]
+        sources = ", ".join(dict.fromkeys(number.source for number in own))
+        others: dict[str, dict[str, None]] = {}
+        for number in own:
+            for difference in number.differences:
+                others.setdefault(difference, {})[number.task] = None
+        said = "".join(f"; {text} in {', '.join(tasks)}" for text, tasks in others.items())
+        yield f"as reported by {reported_by}: {sources}{said}"
+    if table.item.references == "dmcgb2":
+        found = [
+            (table.selection.of(task, method)[0].config, cell)
+            for (_, task, method), cell in table.cells.items()
+            if cell is not None
+        ]
+        reasons = dict.fromkeys(reason for pair in found for reason in gb2_differences(*pair))
+        if reasons:
+            yield f"ours are not comparable with DMControl-GB2's numbers: {', '.join(reasons)}"
+    yield "reports of one method differ a lot between authors: compare numbers of one reporter"
+    methods = dict.fromkeys(method for _, _, method in table.cells if not _has_results(method))
+    if methods:
+        yield f"without a row in the table of methods, so only as others report them: {', '.join(methods)}"

@@ -21,6 +21,8 @@ from softaug.results.reproduce.figures import (
     fewer_notes,
     figure_files,
     profile_figure,
+    reference_notes,
+    references_for,
 )
 from softaug.results.reproduce.grids import ROBOT, ROBOT_MODES, FigureItem, SamplesItem
 from softaug.results.reproduce.latex import latex
@@ -45,16 +47,21 @@ class WrittenItem:
 
 
 def write_table(table: TableResult, out: Path) -> WrittenItem:
-    """NAME.csv, .md and .tex, NAME-aggregates.csv and, if there is anything to compare, NAME-profile.png and .svg."""
+    """NAME.csv, .md and .tex, NAME-aggregates.csv and, if there is anything to compare, NAME-profile.png and .svg.
+
+    A table of later work also has NAME-published.csv: the numbers of others with their sources.
+    """
     name = table.item.name
     files: dict[str, str | bytes] = {f"{name}.csv": formats.cells_csv(table)}
-    pictures = []
+    images = []
     if (figure := profile_figure(table)) is not None:
         files |= {f"{name}-profile.{kind}": data for kind, data in figure_files(figure).items()}
-        pictures.append(("performance profiles", f"{name}-profile.png"))
+        images.append(("performance profiles", f"{name}-profile.png"))
     if table.aggregates:
         files[f"{name}-aggregates.csv"] = formats.aggregates_csv(table)
-    files[f"{name}.md"] = formats.markdown(table, pictures=pictures)
+    if table.item.references != "paper" and (published := formats.published_csv(table)):
+        files[f"{name}-published.csv"] = published
+    files[f"{name}.md"] = formats.markdown(table, images=images)
     files[f"{name}.tex"] = latex(table)
     return WrittenItem(name, table.item.title, _write(files, out), table.notes, formats.as_json(table))
 
@@ -66,21 +73,31 @@ def write_curves(
     *,
     media: str | None = None,
     asked_seeds: int | None = None,
+    published: bool = False,
 ) -> WrittenItem:
     """NAME.png and .svg, the points as NAME.csv, and both with what must be said as NAME.md.
 
-    media: the kind of test media to show; None: in each mode what most runs have.
+    media: the kind of test media to show; None: in each mode what most runs have. published: as in `learning_curves`.
     """
     kinds = curve_media(selection, item.modes, media)
     curves = collect_curves(selection, item.tasks, item.methods, item.modes, kinds)
+    references = references_for(curves) if published else []
     notes = (
         *([item.remark] if item.remark else []),
         *describe_runs(selection, asked_seeds=asked_seeds),
         *curve_notes(curves, item),
+        *reference_notes(references),
         *fewer_notes(selection, item.tasks, item.methods, kinds, curves),
     )
     figure = draw_curves(
-        curves, item.tasks, item.methods, item.modes, across=item.across, title=item.title, notes=notes
+        curves,
+        item.tasks,
+        item.methods,
+        item.modes,
+        across=item.across,
+        title=item.title,
+        notes=notes,
+        references=references,
     )
     files: dict[str, str | bytes] = {
         f"{item.name}.{kind}": data for kind, data in figure_files(figure).items()

@@ -1,4 +1,4 @@
-"""What a run is: one frozen dataclass, its command-line flags and its JSON form.
+"""What a run is: one frozen dataclass and its JSON form.
 
 The defaults are the paper's (its Table III). `make_config` layers, later ones winning: these defaults, the
 method's own numbers (`methods.py`), the preset (`presets.py`), and what the user gives.
@@ -6,17 +6,16 @@ method's own numbers (`methods.py`), the preset (`presets.py`), and what the use
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from softaug.errors import UserError, did_you_mean, unknown
+from softaug.config.own_environment import check_own_environment, parse_test_env
+from softaug.errors import UserError, unknown
 from softaug.files import check_name, read_object, write_atomically
 from softaug.methods import EARLIER_ALIASES, METHODS, Method, get_method
 from softaug.presets import LABEL, PRESETS, TASK_PRESETS, get_preset
@@ -42,7 +41,9 @@ class Config:
     )
     method: str = option("soda_overlay", f"method: {', '.join(METHODS)}")
     preset: str = option(
-        "paper", "paper (the paper's numbers), small (two CPU cores), or a preset file of softaug tune"
+        "paper",
+        "paper (the numbers of the method's paper), small (two CPU cores), gb2 (DMControl-GB2's numbers), or a preset "
+        "file of softaug tune",
     )
     seed: int = option(0, "seed of everything: networks, environment, sampling, augmentation")
     decisions: int = option(500_000, "length of training in decisions")
@@ -86,14 +87,25 @@ class Config:
     strides: tuple[int, ...] = option((2,) + (1,) * 10, "strides of the encoder's convolutions")
     conv_init: str = option(
         "delta_orthogonal",
-        "first convolution weights: delta_orthogonal (the paper's: only the centre tap) or orthogonal (all taps)",
+        "first convolution weights: delta_orthogonal (the paper's: only the center tap) or orthogonal (all taps)",
         later=True,
     )
     frame_layers: int = option(
         0,
-        "the encoder's first layers that see each frame alone; the next sees the newest frame's features and the "
-        "differences of successive ones (0: all layers see the whole stack)",
+        "the encoder's first layers that see each frame alone (0: all layers see the whole stack)",
         later=True,
+    )
+    frame_join: str = option(
+        "differences",
+        "what the layer after frame_layers sees: differences (the newest frame's features, and how they change from frame "
+        "to frame) or features (each frame's, as SimGRL does)",
+        later=True,
+    )
+    pixel_offset: float = option(
+        0.0, "subtracted from pixels in 0..1 before the encoder (SADA, DrQ-v2: 0.5)", later=True
+    )
+    final_relu: bool = option(
+        False, "ReLU after the encoder's last convolution too (SADA, DrQ-v2)", later=True
     )
     share_features: bool = option(
         False,
@@ -115,7 +127,11 @@ class Config:
     update_every: int = option(1, "decisions per update")
     actor_lr: float = option(1e-3, "Adam learning rate of the actor")
     critic_lr: float = option(1e-3, "Adam learning rate of the critic and encoder")
+    critic_weight_decay: float = option(
+        0.0, "Adam's weight decay of the critic and encoder (SGQN on small objects: 1e-5)", later=True
+    )
     alpha_lr: float = option(1e-4, "Adam learning rate of the temperature")
+    alpha_beta: float = option(0.5, "Adam's first beta for the temperature (SADA: 0.9)", later=True)
     actor_every: int = option(2, "updates per actor update")
     target_every: int = option(2, "updates per target update")
     critic_tau: float = option(0.01, "EMA step of the target Q functions")
@@ -128,6 +144,9 @@ class Config:
     )
     soda_tau: float = option(0.005, "SODA: EMA step of the target network psi")
     overlay_alpha: float = option(0.5, "overlay: weight of the foreign image")
+    sgqn_quantile: float = option(
+        0.95, "SGQN: pixels below this quantile of a frame's saliency are masked", later=True
+    )
 
     eval_every: int = option(10_000, "decisions between evaluations; 0: only at the end")
     eval_episodes: int = option(10, "episodes per mode and evaluation")
@@ -202,20 +221,35 @@ class Config:
 def make_config(
     task: str = "walker_walk", method: str = "soda", preset: str = "paper", **overrides: Any
 ) -> Config:
-    """The config of one run: paper defaults < the method's numbers < the preset (and its task's) < `overrides`.
+    """The config of one run: the paper's defaults < the method's numbers < the preset < what the method, then the task
+    needs otherwise under it < `overrides`.
 
     preset: a name, or a preset file (`softaug tune` writes them), whose values win over those of its base preset. The
         config holds them all: it does not need the file again.
     """
     row, chosen = get_method(method), get_preset(preset)
+    refuse_training(row)
     refuse_unknown_fields(overrides)
     check_preset_values(preset, chosen.values)
-    numbers = {**PRESETS[chosen.base], **TASK_PRESETS.get((chosen.base, task), {}), **chosen.values}
-    values = {**row.numbers, **numbers, **overrides}
+    base = row.paper_preset if chosen.base == "paper" else chosen.base
+    if base not in PRESETS:
+        raise unknown(f"paper_preset of {row.name}", base, PRESETS)
+    layers: tuple[Mapping[str, Any], ...] = (
+        row.numbers,
+        row.tasks.get(task, {}),
+        PRESETS[base],
+        row.presets.get(chosen.base, {}),
+        TASK_PRESETS.get((base, task), {}),
+        chosen.values,
+        overrides,
+    )
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values.update(layer)
     values.update(task=task, method=row.name, preset=chosen.label)
     values.setdefault("frame_stack", frame_stack(task))
     if ":" in task and "eval_modes" not in overrides:
-        # The benchmark's modes are those of its own tasks: an own environment has the looks its owner gives.
+        # The benchmark's modes are those of its own tasks: a custom environment has the modes its author gives.
         names = dict(map(parse_test_env, values.get("test_env", ())))
         values["eval_modes"] = ("train", *names)
     if not row.crops:
@@ -225,6 +259,14 @@ def make_config(
         elif "crop_size" not in overrides:
             values["crop_size"] = values["image_size"]
     return Config(**values)
+
+
+def refuse_training(row: Method) -> None:
+    """Refuse a policy that was made elsewhere where a method is trained."""
+    if row.foreign:
+        raise UserError(
+            f"{row.title} is a policy that was made elsewhere, which can only be evaluated; name a method"
+        )
 
 
 NOT_IN_PRESETS = ("task", "method", "preset", "seed")
@@ -246,55 +288,12 @@ def refuse_unknown_fields(names: Collection[str]) -> None:
         raise unknown("config field", name, sorted(known))
 
 
-def parse_test_env(entry: str) -> tuple[str, str]:
-    """`name=module:callable`, or `module:callable`, which is called `test` -> (name, module:callable)."""
-    name, equals, spec = entry.rpartition("=")
-    return (name if equals else "test"), spec
-
-
 def default_directory(config: Config) -> Path:
-    """Where a run goes unless the user says otherwise."""
+    """Where a run, or the results of a policy made elsewhere, go unless the user says otherwise."""
     task = config.task.translate({ord(":"): ".", ord("<"): None, ord(">"): None})
+    if config.row.foreign:
+        return Path("runs") / f"{task}-{config.row.title.replace(' ', '_')}-{config.seed}"
     return Path("runs") / f"{task}-{config.method}-{config.preset}-{config.seed}"
-
-
-def differences(ours: Config, theirs: Config) -> list[str]:
-    """What differs between two configs and could change results, one sentence part a field."""
-    return [
-        f"{f.name} {getattr(ours, f.name)!r} (was {getattr(theirs, f.name)!r})"
-        for f in dataclasses.fields(Config)
-        if not f.metadata["runtime"] and getattr(ours, f.name) != getattr(theirs, f.name)
-    ]
-
-
-def add_config_arguments(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup, leave_out: Collection[str] = ()
-) -> None:
-    """One ``--flag`` per field. Flags not given stay out of the namespace, so presets can fill them."""
-    types = get_type_hints(Config)
-    for f in dataclasses.fields(Config):
-        if f.name in leave_out:
-            continue
-        flag = "--" + f.name.replace("_", "-")
-        common: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
-        shown = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
-        help_text = f.metadata["help"].replace("%", "%%") + (f" [{shown}]" if shown != "" else "")
-        if types[f.name] is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=help_text, **common)
-        else:
-            parser.add_argument(
-                flag,
-                type=_parser_of(types[f.name]),
-                metavar=_metavar(types[f.name]),
-                help=help_text,
-                **common,
-            )
-
-
-def given_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The config fields the user gave on the command line."""
-    names = {f.name for f in dataclasses.fields(Config)}
-    return {name: value for name, value in vars(args).items() if name in names}
 
 
 def write_config(config: Config, path: Path) -> None:
@@ -313,18 +312,6 @@ def read_config(path: Path) -> Config:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
-def _parser_of(kind: Any) -> Any:
-    if kind in (int, float, str):
-        return kind
-    item = kind.__args__[0]
-
-    def parse(text: str) -> tuple[Any, ...]:
-        return tuple(item(part.strip()) for part in re.split(r",(?![^(]*\))", text) if part.strip())
-
-    parse.__name__ = f"comma-separated {item.__name__}"
-    return parse
-
-
 def is_a(value: Any, kind: Any) -> bool:
     """Whether `value` may stand in a field annotated with `kind`: a plain type or a tuple of one."""
     if kind in (bool, str):
@@ -332,10 +319,6 @@ def is_a(value: Any, kind: Any) -> bool:
     if kind in (int, float):  # JSON writes 1.0 as it likes; a bool is no number here
         return isinstance(value, (int, kind)) and not isinstance(value, bool)
     return isinstance(value, tuple) and all(is_a(item, kind.__args__[0]) for item in value)
-
-
-def _metavar(kind: Any) -> str:
-    return {int: "N", float: "X", str: "NAME"}.get(kind, "A,B")
 
 
 def _check(config: Config) -> None:
@@ -346,6 +329,8 @@ def _check(config: Config) -> None:
         "eval_episodes", "checkpoint_every", "keep_checkpoints", "log_every", "workers",
     )  # fmt: skip
     for name in at_least_one:
+        if name == "decisions" and config.row.foreign and config.decisions == 0:
+            continue  # nobody said how long it was trained
         if getattr(config, name) < 1:
             raise UserError(f"{name} must be at least 1, not {getattr(config, name)}")
     not_negative = (
@@ -365,7 +350,15 @@ def _check(config: Config) -> None:
     for name, most in at_most.items():
         if getattr(config, name) > most:
             raise UserError(f"{name} must be at most {most}, not {getattr(config, name)}")
-    for name in ("discount", "critic_tau", "encoder_tau", "soda_tau", "overlay_alpha"):
+    for name in (
+        "discount",
+        "critic_tau",
+        "encoder_tau",
+        "soda_tau",
+        "overlay_alpha",
+        "pixel_offset",
+        "sgqn_quantile",
+    ):
         if not 0 <= getattr(config, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, not {getattr(config, name)}")
     for name in ("actor_lr", "critic_lr", "alpha_lr", "aux_lr", "initial_temperature"):
@@ -374,7 +367,7 @@ def _check(config: Config) -> None:
     choices = {
         "replay_memory": ("disk", "ram"), "render": ("exact", "fast", "aliased"),
         "conv_init": ("delta_orthogonal", "orthogonal"), "device": ("auto", "cpu", "cuda", "mps"), "precision": ("fp32", "tf32", "bf16"),
-        "prefetch": ("auto", "on", "off"),
+        "prefetch": ("auto", "on", "off"), "frame_join": ("differences", "features"),
     }  # fmt: skip
     if config.preset not in PRESETS and not LABEL.fullmatch(config.preset):
         raise unknown("preset", config.preset, PRESETS)
@@ -400,14 +393,14 @@ def _check(config: Config) -> None:
                 f"{name} must be at least 1 each, not {','.join(map(str, getattr(config, name)))}"
             )
     size = config.crop_size
-    for stride in config.strides:  # 3x3 convolutions without padding
+    for stride in () if config.row.foreign else config.strides:  # 3x3 convolutions without padding
         size = (size - 3) // stride + 1
         if size < 1:
             raise UserError(
                 f"crop_size {config.crop_size} is too small for {len(config.strides)} convolutions with strides "
                 f"{','.join(map(str, config.strides))}; make it larger or use fewer --filters and --strides"
             )
-    _check_own_env(config)
+    check_own_environment(config)
     if not config.eval_modes or len(set(config.eval_modes)) < len(config.eval_modes):
         raise UserError(
             f"eval_modes must name at least one mode, and each once, not {list(config.eval_modes)}"
@@ -424,78 +417,17 @@ def _check(config: Config) -> None:
             f"frame_layers must lie between 0 and {together}, not {config.frame_layers}: a later layer of the "
             f"{len(config.filters)} has to see the frames together"
         )
-    if config.share_features and (config.row.critic_sees == "strong") != (config.row.actor_sees == "strong"):
+    if not 0 <= config.alpha_beta < 1:
+        raise UserError(f"alpha_beta must be at least 0 and below 1, not {config.alpha_beta}")
+    if not 0 <= config.critic_weight_decay < math.inf:
+        raise UserError(f"critic_weight_decay must not be negative, but is {config.critic_weight_decay}")
+    first_view = "weak" if config.row.critic_sees == "masked" else config.row.critic_sees
+    if config.share_features and first_view not in ("both", config.row.actor_sees):
         raise UserError(
-            f"critic and actor of {config.method} see different views, so they cannot share features; leave out "
-            "share_features"
+            f"the actor of {config.method} sees a view that its critic does not, so they cannot share features; leave "
+            "out share_features"
         )
     if config.random_decisions < config.batch_size // 4 + config.n_step:
         raise UserError(
             f"random_decisions {config.random_decisions} is too few for a batch of {config.batch_size}; raise it"
         )
-
-
-NOT_AN_EXPERIMENT = frozenset(
-    ("seed", "images", "videos", "colors", "eval_every", "eval_episodes", "eval_modes", "checkpoint_every", "log_every",
-     "device", "threads", "compile")
-)  # fmt: skip
-"""Besides the runtime fields: what does not make two runs different experiments. Overlay images are compared by what
-they were (`results.overlay_images`), not by their path; test media mode by mode."""
-
-
-def experiment(config: Config) -> dict[str, Any]:
-    """The settings that two runs must share to be seeds of one experiment: `report` and `reproduce` go by these."""
-    return {
-        f.name: getattr(config, f.name)
-        for f in dataclasses.fields(Config)
-        if not f.metadata["runtime"] and f.name not in NOT_AN_EXPERIMENT
-    }
-
-
-# In angle brackets: a function that was given in Python and cannot be imported by name (a lambda).
-_SPEC = re.compile(r"[\w.]+:<?[\w.]+>?")
-_MODE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # it becomes part of file names
-
-
-def _check_own_env(config: Config) -> None:
-    if not config.own_env:
-        for name in ("test_env", "image_key", "episode_decisions"):
-            if getattr(config, name):
-                raise UserError(
-                    f"{name} is for your own environment; leave it out for {config.task}, or give "
-                    "--env module:callable"
-                )
-        return
-    entries = [("train", config.task), *map(parse_test_env, config.test_env)]
-    for name, spec in entries:
-        if not _SPEC.fullmatch(spec):
-            raise UserError(
-                f"{spec!r} is not an environment; give module:callable, for example my_robot:make_env"
-            )
-        if not _MODE_NAME.fullmatch(name):
-            raise UserError(
-                f"a test environment cannot be called {name!r}; use letters, digits and _ (name=module:callable)"
-            )
-    modes = [name for name, _ in entries]
-    if len(set(modes)) < len(modes):
-        raise UserError(
-            f"the modes {', '.join(modes)} are not all different; name each --test-env (name=module:callable), "
-            "and none of them train"
-        )
-    if config.row.train_mode != "train":
-        raise UserError(
-            f"{config.method} trains in random colors, which only softaug's own tasks have; choose another method, "
-            "or draw the colors in your environment and choose sac"
-        )
-    for mode in config.eval_modes:
-        if mode not in modes:
-            raise UserError(unknown_own_mode(mode, config))
-
-
-def unknown_own_mode(mode: str, config: Config) -> str:
-    """The sentence for a mode that the user's own environment does not have."""
-    return (
-        f"{config.task} has no mode {mode!r}, only {', '.join(config.own_modes)}; "
-        f"{did_you_mean(mode, config.own_modes)}add one with --test-env "
-        f"{mode}=module:callable (for colors and videos, let the callable return softaug.envs.wrap(env, mode=...))"
-    )

@@ -1,0 +1,144 @@
+"""``softaug zoo``: policies that were trained before, to use (``zoo:NAME``) and to pass on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from softaug.errors import UserError
+from softaug.zoo import PolicyFolder, locate, names
+from softaug.zoo.places import HUB, ZOO, check_policy_name
+
+ADVISED_BYTES = 1_000_000
+"""Larger weights are published too, but make a repository of many policies heavy."""
+WIDE = 110
+"""Columns of a terminal that has room for everything."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="every policy: task, method, length of training, returns")
+    listing.add_argument("--json", action="store_true", help="print the list as JSON")
+    getting = actions.add_parser("get", help="copy a policy's folder, checked against its checksums")
+    getting.add_argument("name", metavar="NAME", help="name in the zoo, or hf:ORG/NAME")
+    getting.add_argument("--out", type=Path, metavar="DIR", help="folder to make (default: zoo/NAME)")
+    adding = actions.add_parser("add", help="make a policy's folder from a run that was tested")
+    adding.add_argument("run_dir", metavar="RUN", type=Path, help="directory of a run")
+    adding.add_argument("--name", metavar="NAME", help="name of the policy (default: TASK-METHOD)")
+    adding.add_argument(
+        "--out", type=Path, default=Path("zoo"), metavar="DIR", help="folder of policies (default: zoo)"
+    )
+    adding.add_argument(
+        "--checkpoint",
+        default="last",
+        metavar="NAME",
+        help="last, best or a number of decisions (default: last)",
+    )
+    adding.add_argument(
+        "--replay",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="record the policy in the modes it was tested in",
+    )
+    adding.add_argument("--replace", action="store_true", help="replace the policy of this name")
+    adding.add_argument("--push", metavar="ORG/NAME", help="also upload the folder to the Hugging Face Hub")
+
+
+def run(args: argparse.Namespace) -> int:
+    return {"list": _list, "get": _get, "add": _add}[args.action](args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    policies: dict[str, dict[str, Any]] = {}
+    for name, folder in names().items():
+        try:
+            policies[name] = PolicyFolder(folder).results()
+        except UserError as error:
+            print(f"note: {error}", file=sys.stderr)
+    if args.json:
+        print(json.dumps([{**results, "name": name} for name, results in policies.items()], indent=1))
+        return 0
+    if not policies:
+        print("there is no policy yet; make one from a run with: softaug zoo add RUN")
+        return 0
+    modes = list(dict.fromkeys(row["mode"] for results in policies.values() for row in results["results"]))
+    console = Console(highlight=False)
+    # Most names say task and method; a narrow terminal then has room for the returns.
+    named_alike = all(name == f"{about['task']}-{about['method']}" for name, about in policies.items())
+    narrow = console.width < WIDE
+    facts = () if narrow and named_alike else ("task", "method")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("name", *facts):
+        table.add_column(title, no_wrap=title == "name", overflow="fold")
+    for title in ("decisions", *modes):
+        shown = title.replace("_", "_\n") if narrow else title
+        table.add_column(escape(shown), justify="right", overflow="fold")
+    for name, results in policies.items():
+        means = [_mean(results["results"], mode) for mode in modes]
+        said = (name, *(results[fact] for fact in facts), f"{results['decisions']:,}")
+        table.add_row(*map(escape, said), *means)
+    console.print(table)
+    rows = [row for results in policies.values() for row in results["results"]]
+    for note in sorted({row["note"] for row in rows if row["note"]}):
+        console.print(note, markup=False)
+    console.print(
+        f"use one as {ZOO}NAME wherever a run is accepted, for example: softaug eval {ZOO}{next(iter(policies))}"
+    )
+    return 0
+
+
+def _mean(rows: list[dict[str, Any]], mode: str) -> str:
+    """The mean return in `mode`; of several results (with and without adaptation, other media) the first."""
+    return next((f"{row['mean']:.0f}" for row in rows if row["mode"] == mode), "–")
+
+
+def _get(args: argparse.Namespace) -> int:
+    reference = args.name if args.name.startswith((ZOO, HUB)) else f"{ZOO}{args.name}"
+    folder = PolicyFolder(locate(reference))
+    # The name is what its file says, which others wrote: it must not lead out of ./zoo.
+    target = args.out or Path("zoo") / check_policy_name(folder.name)
+    if target.exists() and target.resolve() == folder.path.resolve():
+        folder.verify()
+        print(f"{target} is there already, and its checksums are right")
+        return 0
+    folder.copy(target)
+    print(f"written to {target}")
+    return 0
+
+
+def _add(args: argparse.Namespace) -> int:
+    from softaug.results.publishing import publish
+    from softaug.zoo import hub
+
+    if args.push is not None:
+        hub.check_repository(args.push)
+    folder = publish(
+        args.run_dir,
+        args.out,
+        name=args.name,
+        checkpoint=args.checkpoint,
+        replay=args.replay,
+        replace=args.replace,
+        reference=None if args.push is None else f"{HUB}{args.push}",
+        say=lambda text: print(f"note: {text}", file=sys.stderr),
+    )
+    sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    print(
+        f"written to {folder}: " + ", ".join(f"{name} {size / 1e3:,.0f} kB" for name, size in sizes.items())
+    )
+    if sizes["policy.safetensors"] > ADVISED_BYTES:
+        print(
+            "note: the weights have more than 1 MB; a repository is a better place for smaller ones",
+            file=sys.stderr,
+        )
+    if args.push is not None:
+        print(f"uploaded to {hub.push(folder, args.push)}")
+    return 0

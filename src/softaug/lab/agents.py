@@ -1,0 +1,76 @@
+"""Who acts in the lab: runs (or whatever stands for one), as values that a worker process can be given."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from softaug.config import Config
+from softaug.errors import UserError
+from softaug.evaluation.policy import Policy
+from softaug.evaluation.runs import load_run
+from softaug.trust import require_trust
+
+MAX_AGENTS = 4
+
+
+@dataclass(frozen=True)
+class LabAgent:
+    """A policy and the config of its environment. Picklable."""
+
+    name: str
+    """Shown above its images."""
+    config: Config
+    make_policy: Callable[[], Policy]
+    facts: str = ""
+    """One line: task, method, how long it was trained."""
+
+
+def load_agents(
+    sources: Sequence[str], *, checkpoint: str = "last", videos: str = "", trust: bool = False
+) -> list[LabAgent]:
+    """The agents of run directories, zoo:NAME or FILE.onnx; all of one task, as they share its seeds."""
+    if not 1 <= len(sources) <= MAX_AGENTS:
+        raise UserError(f"give one to {MAX_AGENTS} agents, not {len(sources)}")
+    agents = [_load(source, checkpoint, videos, trust) for source in sources]
+    tasks = list(dict.fromkeys(agent.config.task for agent in agents))
+    if len(tasks) > 1:
+        raise UserError(f"the agents are of different tasks ({', '.join(tasks)}); give agents of one task")
+    return _with_unique_names(agents)
+
+
+def _load(source: str, checkpoint: str, videos: str, trust: bool) -> LabAgent:
+    if source.endswith(".onnx"):
+        return _load_onnx(Path(source), videos)
+    run = load_run(source, checkpoint)
+    require_trust(run.path, run.config, trust=trust)
+    config = dataclasses.replace(run.config, videos=videos) if videos else run.config
+    trained = f", {run.decisions:,} decisions" if run.decisions else ""
+    return LabAgent(
+        name=config.row.label,
+        config=config,
+        make_policy=run.policy(config.row.adapts),
+        facts=f"{config.task}, {config.method}{trained}, {run.path.resolve().name}",
+    )
+
+
+def _load_onnx(path: Path, videos: str) -> LabAgent:
+    """A policy in a file, which says its task (as those of `softaug export` do); its features are not known."""
+    from softaug.evaluation.policy_evaluation import PolicySettings, policy_config
+    from softaug.evaluation.policy_sources import onnx_source
+
+    source = onnx_source(path)
+    config = dataclasses.replace(policy_config(source, PolicySettings()), videos=videos)
+    return LabAgent(source.name, config, source.make, f"{config.task}, {path.name}")
+
+
+def _with_unique_names(agents: list[LabAgent]) -> list[LabAgent]:
+    names = [agent.name for agent in agents]
+    return [
+        dataclasses.replace(agent, name=f"{agent.name} ({index + 1})")
+        if names.count(agent.name) > 1
+        else agent
+        for index, agent in enumerate(agents)
+    ]

@@ -1,0 +1,22 @@
+"""Processes of the lab: they never outlive it, and Ctrl-C is the server's."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from softaug.interrupt import ctrl_c_left_to_parent
+
+
+def start_process(target: Callable[..., None], *args: Any) -> tuple[Connection, SpawnProcess]:
+    """Start ``target(their end, *args)``; returns our end of the connection, and the process."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(theirs, *args), daemon=True, name="softaug-lab")
+    with ctrl_c_left_to_parent():
+        process.start()
+    theirs.close()
+    return ours, process

@@ -1,0 +1,201 @@
+"""One page's agents: the settings they share, and one decision of all of them after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from softaug.errors import UserError
+from softaug.lab.agents import LabAgent
+from softaug.lab.live_env import Push
+from softaug.lab.settings import MAX_SEED, Settings
+from softaug.lab.worker import Answer, Ready, Request, Worker
+from softaug.lab.worlds import Place, place_from_text, place_to_text
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All agents after a tick."""
+
+    number: int
+    settings: Settings
+    answers: tuple[Answer, ...]
+    stepped: bool
+    change: int
+    """Number of the page's last message that this takes into account."""
+
+
+@dataclass
+class _Wishes:
+    """What the page has asked for since the last tick."""
+
+    changes: dict[str, Any] = field(default_factory=dict)
+    reset: bool = False
+    step: bool = False
+    webcam: bytes | None = None
+    places: Sequence[Place] | None = None
+
+
+class Session:
+    """Not to be ticked by two threads at once; everything else may be called from any thread."""
+
+    def __init__(self, agents: Sequence[LabAgent], folder: Path, query: str = "", places: str = "") -> None:
+        """query: the settings of a link; places: where its episodes are, one text for each agent."""
+        self.agents = tuple(agents)
+        self.settings = Settings.from_query(query)
+        self._lock = threading.Lock()
+        self._wishes = _Wishes(reset=True)
+        if places:
+            found = [place_from_text(text) for text in places.split("~")]
+            if len(found) != len(self.agents):
+                raise UserError(
+                    f"this link is of {len(found)} agents, and here are {len(self.agents)}; start the lab with those"
+                )
+            self._wishes.places = found
+        self._pushes: dict[int, Push] = {}
+        self._answers: tuple[Answer, ...] = ()
+        self._number = self._change = 0
+        self._workers = [Worker(agent, folder) for agent in self.agents]
+        self.ready: tuple[Ready, ...] = ()
+
+    def start(self) -> tuple[Ready, ...]:
+        """Wait until every agent's process is there."""
+        self.ready = tuple(worker.receive() for worker in self._workers)
+        return self.ready
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    @property
+    def over(self) -> bool:
+        """Whether every agent's episode has ended."""
+        return bool(self._answers) and all(answer.over for answer in self._answers)
+
+    @property
+    def decisions_per_second(self) -> float:
+        """At the chosen speed."""
+        return min(ready.decisions_per_second for ready in self.ready) * self.settings.speed
+
+    # Wishes.
+
+    def change(self, changes: Mapping[str, Any], number: int = 0) -> None:
+        """Settings for the next tick; wrong ones are refused at once."""
+        with self._lock:
+            wanted = {**self._wishes.changes, **changes}
+            self.settings.with_changes(wanted)
+            self._wishes.changes = wanted
+            self._change = max(self._change, number)
+
+    def reset(self) -> None:
+        with self._lock:
+            self._wishes.reset = True
+
+    def step_once(self) -> None:
+        with self._lock:
+            self._wishes.step = True
+
+    def take_webcam(self, content: bytes) -> None:
+        """Only the newest image counts."""
+        with self._lock:
+            self._wishes.webcam = content
+
+    def push(self, agent: int, push: Push | None) -> None:
+        """From the next decision on, until it is None. In the same states, every agent is pushed."""
+        with self._lock:
+            for index in range(len(self.agents)) if self.settings.states == "same" else [agent]:
+                if push is None:
+                    self._pushes.pop(index, None)
+                elif index < len(self.agents):
+                    self._pushes[index] = push
+
+    @property
+    def wanted(self) -> bool:
+        """Whether something has been asked for that a tick would show."""
+        with self._lock:
+            return self._wishes != _Wishes()
+
+    # Ticks.
+
+    def tick(self, *, step: bool) -> Snapshot:
+        """Do what was asked for and, with `step`, make a decision. After an error the settings are as before."""
+        with self._lock:
+            wishes, self._wishes = self._wishes, _Wishes()
+            pushes, change = dict(self._pushes), self._change
+        before, settings = self.settings, self.settings.with_changes(wishes.changes)
+        step = (step or wishes.step) and bool(self._answers)
+        reset = wishes.reset
+        if step and self.over:  # the next episode
+            settings = dataclasses.replace(settings, seed=(settings.seed + 1) % (MAX_SEED + 1))
+            step, reset = False, True
+        places: Sequence[Place | None] = wishes.places or [None] * len(self.agents)
+        if settings.states == "same" and before.states == "own" and self._answers and not reset:
+            places = self._places_of_first(before)
+        requests = [
+            Request(
+                settings=settings,
+                webcam=wishes.webcam,
+                reset=reset,
+                place=places[index],
+                push=pushes.get(index),
+                steps=int(step),
+            )
+            for index in range(len(self.agents))
+        ]
+        self._answers = self._ask_in_turn(requests) if settings.states == "same" else self._ask(requests)
+        self.settings = settings
+        self._number += 1
+        return Snapshot(self._number, settings, self._answers, step, change)
+
+    def links(self) -> tuple[str, str]:
+        """Settings and places of what is shown now, as a link has them: paused, so that it shows the same."""
+        settings = dataclasses.replace(self.settings, paused=True)
+        answers = self._ask([Request(self.settings, want_place=True)] * len(self.agents))
+        places = [place_to_text(answer.place) for answer in answers if answer.place is not None]
+        return settings.to_query(), "~".join(places)
+
+    def close(self) -> None:
+        """End the processes; may be called twice."""
+        for worker in self._workers:
+            worker.end()
+        for worker in self._workers:
+            worker.close()
+
+    def _places_of_first(self, settings: Settings) -> list[Place | None]:
+        """Where the first agent is, for all the others."""
+        self._workers[0].send(Request(settings, want_place=True))
+        place = self._workers[0].receive().place
+        if place is None:
+            raise UserError(
+                "this environment cannot be put into another agent's state; reset it to begin alike"
+            )
+        return [None, *[place] * (len(self._workers) - 1)]
+
+    def _ask_in_turn(self, requests: Sequence[Request]) -> tuple[Answer, ...]:
+        """The first agent, and then the others with its action."""
+        self._workers[0].send(requests[0])
+        first: Answer = self._workers[0].receive()
+        followers = [dataclasses.replace(request, action=first.taken) for request in requests[1:]]
+        return (first, *self._ask(followers, self._workers[1:]))
+
+    def _ask(
+        self, requests: Sequence[Request], workers: Sequence[Worker] | None = None
+    ) -> tuple[Answer, ...]:
+        """All at once; every answer is waited for, also after an error, so that the next one belongs to its request."""
+        workers = self._workers if workers is None else workers
+        for worker, request in zip(workers, requests, strict=True):
+            worker.send(request)
+        answers: list[Answer] = []
+        errors: list[Exception] = []
+        for worker in workers:
+            try:
+                answers.append(worker.receive())
+            except (UserError, RuntimeError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return tuple(answers)

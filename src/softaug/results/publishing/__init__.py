@@ -1,0 +1,232 @@
+"""A run's policy as a folder that anybody can use: see `softaug.zoo.folder` for its files.
+
+    publish(Path("runs/first"), Path("zoo"))       # zoo/walker_stand-soda_overlay
+
+Weights are copied byte for byte, and results are those of exactly these weights. Paths of this machine, and names of
+accounts, stay here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from softaug.config import Config, write_config
+from softaug.errors import UserError
+from softaug.evaluation.animation import panels, save_animation
+from softaug.evaluation.runs import Run, load_run
+from softaug.evaluation.tour import play_tour
+from softaug.files import read_object, sync
+from softaug.media.comparability import media_note
+from softaug.results.publishing.card import make_card
+from softaug.results.reading import REMEDY, RunRecord, read_run
+from softaug.storage.checkpoint import read_weights, remove_directory
+from softaug.storage.checksums import SUMS_FILE, sums_text
+from softaug.storage.run_files import RunFiles
+from softaug.tasks import action_repeat
+from softaug.training.loop import evaluation_seed
+from softaug.zoo.folder import CARD_FILE, CONFIG_FILE, FORMAT, POLICY_FILE, REPLAY_FILE, RESULTS_FILE
+from softaug.zoo.places import check_policy_name
+
+TRAINING_FACTS = ("versions", "gl_renderer", "git_commit", "device", "threads", "media")
+REPLAY_BYTES, REPLAY_SIZE, REPLAY_FPS, REPLAY_DECISIONS, REPLAY_MODES = 300_000, 192, 15, 125, 5
+Row = dict[str, Any]
+
+
+def publish(
+    path: Path,
+    out: Path,
+    *,
+    name: str | None = None,
+    checkpoint: str = "last",
+    replay: bool = True,
+    replace: bool = False,
+    reference: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Make the folder `out`/`name` of a run that has test results; it appears when it is complete.
+
+    name: TASK-METHOD unless given. checkpoint: `last`, `best` or a number of decisions. replay: record the policy in
+    the modes it was tested in. replace: instead of a folder of that name. reference: what the card
+    tells users to give to softaug's commands; ``zoo:NAME`` unless given. say: told what is left out, and why.
+    """
+    run = load_run(path, checkpoint)
+    if RunFiles(run.path).published:
+        raise UserError(f"{path} is published already; copy it with: softaug zoo get")
+    record = read_run(run.path)
+    name = check_policy_name(
+        re.sub(r"[^\w.+-]", "_", f"{run.config.task}-{run.config.method}") if name is None else name
+    )
+    target = out / name
+    if target.exists() and not replace:
+        raise UserError(
+            f"{target} exists already; give --name or --out another value, or --replace to make it again"
+        )
+    if target.exists() and not RunFiles(target).published:
+        raise UserError(f"{target} is not a published policy and is not replaced; give --name another value")
+    results = _results(name, run, record)
+    config = _portable(run.config)
+    temporary = out / f".writing-{name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        (temporary / POLICY_FILE).write_bytes(read_weights(run.checkpoint))
+        write_config(config, temporary / CONFIG_FILE)
+        (temporary / RESULTS_FILE).write_text(_compact_lists(json.dumps(results, indent=1)) + "\n")
+        if replay:
+            _record_replay(run, results["results"], temporary / REPLAY_FILE, say)
+        sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in temporary.iterdir()}
+        (temporary / SUMS_FILE).write_text(sums_text(sums))
+        (temporary / CARD_FILE).write_text(
+            make_card(name, config, results, reference=reference or f"zoo:{name}")
+        )
+        for file in temporary.iterdir():
+            sync(file)
+        remove_directory(target)
+        temporary.rename(target)
+        sync(out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return target
+
+
+def _results(name: str, run: Run, record: RunRecord) -> dict[str, Any]:
+    rows = _rows_of(run)
+    if not rows:
+        raise UserError(
+            f"{run.path} has no test results of these weights; test them first with: softaug eval {run.path}"
+            + ("" if run.checkpoint.name != "best" else " --checkpoint best")
+        )
+    decisions = record.decisions if run.decisions is None else run.decisions
+    facts = _without_paths({key: record.facts.get(key) for key in TRAINING_FACTS})
+    repeat = run.config.action_repeat or (1 if run.config.own_env else action_repeat(run.config.task))
+    curve = [[e.decisions, round(e.total, 3), e.frames] for e in record.curve if e.decisions <= decisions]
+    return {
+        "format": FORMAT,
+        "name": name,
+        "task": run.config.task,
+        "method": run.config.method,
+        "preset": run.config.preset,
+        "train_seed": run.config.seed,
+        "decisions": decisions,
+        "frames": record.frames if decisions == record.decisions else decisions * repeat,
+        "weights_sha256": run.sha256,
+        "results": rows,
+        "training": {**facts, "seconds": round(record.seconds, 1), "curve": curve},
+    }
+
+
+def _rows_of(run: Run) -> list[Row]:
+    """A result for each mode, kind of media, and with and without adaptation: the one with the most episodes."""
+    chosen: dict[tuple[str, bool, str | None], Row] = {}
+    for row in (*_final_rows(run), *_evaluated_rows(run)):
+        key = (row["mode"], row["adapt"], row["media"])
+        if key not in chosen or row["episodes"] > chosen[key]["episodes"]:
+            chosen[key] = row
+    return list(chosen.values())
+
+
+def _final_rows(run: Run) -> Iterator[Row]:
+    """The evaluation at the end of training, if that is what the weights are of."""
+    files = RunFiles(run.path)
+    if not files.finished or run.checkpoint.name == "best":
+        return
+    final, facts = read_object(files.final_eval, REMEDY), read_object(files.facts, REMEDY)
+    if final["decisions"] != run.decisions:
+        return
+    measured = {
+        "eval_seed": evaluation_seed(run.config.seed),
+        "versions": facts.get("versions"),
+        "gl_renderers": [facts["gl_renderer"]] if facts.get("gl_renderer") else [],
+    }
+    for adapt, modes in ((False, final["modes"]), (True, final["adapted"])):
+        for mode, values in modes.items():
+            source = (facts.get("media") or {}).get(mode)
+            note = media_note(mode, values["media"], source)
+            yield _row({**values, "mode": mode, "adapt": adapt, "note": note}, source, measured)
+
+
+def _evaluated_rows(run: Run) -> Iterator[Row]:
+    """What `softaug eval` measured of exactly these weights."""
+    for file in sorted(RunFiles(run.path).evaluations.glob("*.json")):
+        report = read_object(file, REMEDY)
+        if report.get("weights_sha256") == run.sha256:
+            measured = {key: report.get(key) for key in ("eval_seed", "versions", "gl_renderers")}
+            for row in report["results"]:
+                yield _row(row, report["media"].get(row["mode"]), measured)
+
+
+def _row(values: Mapping[str, Any], source: Any, measured: Mapping[str, Any]) -> Row:
+    videos = [info["video"] for info in values.get("episode_info") or [] if info.get("video")]
+    return {
+        "mode": values["mode"],
+        "adapt": values["adapt"],
+        "media": values["media"],
+        "procedural": values["media"] == "procedural",
+        "note": values["note"],
+        "mean": values["mean"],
+        "std": values["std"],
+        "returns": values["returns"],
+        "episodes": len(values["returns"]),
+        "decisions": values.get("decisions"),
+        "frames": values.get("frames"),
+        "videos": [PurePosixPath(str(video)).name for video in videos],
+        "source": _without_paths(source),
+        **measured,
+    }
+
+
+def _portable(config: Config) -> Config:
+    """Without the names of folders, registered media and accounts, which mean nothing elsewhere."""
+    media: dict[str, Any] = {
+        name: value if (value := getattr(config, name)) == "procedural" else ""
+        for name in ("images", "videos", "colors")
+    }
+    return dataclasses.replace(config, wandb="", **media)
+
+
+def _without_paths(value: Any) -> Any:
+    """JSON facts without this machine's paths."""
+    if isinstance(value, Mapping):
+        return {key: _without_paths(item) for key, item in value.items() if key != "path"}
+    if isinstance(value, list):
+        return [_without_paths(item) for item in value]
+    if isinstance(value, str) and (
+        PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()
+    ):
+        return PureWindowsPath(value).name
+    return value
+
+
+def _compact_lists(text: str) -> str:
+    """Lists of numbers on one line each: a training curve has a thousand entries."""
+    return re.sub(
+        r"\[[\d\s.,eE+-]*\]",
+        lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"),
+        text,
+    )
+
+
+def _record_replay(run: Run, rows: list[Row], path: Path, say: Callable[[str], None]) -> None:
+    modes = list(dict.fromkeys(row["mode"] for row in rows))[:REPLAY_MODES]
+    try:
+        tour = play_tour(
+            run,
+            modes,
+            seed=0,
+            size=REPLAY_SIZE,
+            decisions=max(1, REPLAY_DECISIONS // len(modes)),
+            adapt=run.config.row.adapts,
+        )
+        frames = list(panels([tour], [run.config.row.label], 0.0))
+    except UserError as error:
+        say(f"no replay was recorded: {error}")
+        return
+    save_animation(path, frames, REPLAY_FPS, REPLAY_BYTES)

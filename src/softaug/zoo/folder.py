@@ -1,0 +1,122 @@
+"""The folder of a published policy: plain files that need no hub, in the form that model hubs expect.
+
+README.md           the model card, for people; hubs let them edit it, so it has no checksum
+config.json         the config of the run
+policy.safetensors  the weights
+results.json        returns per episode and mode, media, versions, the training curve
+replay.mp4          the policy in several modes (may be absent)
+SHA256SUMS          checksums of all these but the card
+
+Nothing here is pickled, and nothing is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+from softaug.errors import UserError
+from softaug.files import read_object
+from softaug.storage.checksums import SUMS_FILE, check_digest, read_sums
+from softaug.storage.run_files import RunFiles
+
+CARD_FILE, CONFIG_FILE, POLICY_FILE = "README.md", "config.json", "policy.safetensors"
+RESULTS_FILE, REPLAY_FILE = "results.json", "replay.mp4"
+REQUIRED = (CONFIG_FILE, POLICY_FILE, RESULTS_FILE, SUMS_FILE)
+OPTIONAL = (CARD_FILE, REPLAY_FILE)
+
+FORMAT = "softaug-policy-1"
+REMEDY = "get the policy again"
+
+
+class PolicyFolder:
+    """One published policy. What is read is checked against its checksum first."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def read(self, name: str) -> bytes:
+        """The content of one of its files."""
+        file = self.path / name
+        try:
+            content = file.read_bytes() if file.is_file() else None
+        except OSError as error:
+            raise UserError(f"{file} cannot be read ({error.strerror}); {REMEDY}") from None
+        digest = None if content is None else hashlib.sha256(content).hexdigest()
+        check_digest(file, digest, read_sums(self.path, REMEDY), REMEDY)
+        assert content is not None  # no sum is None
+        return content
+
+    def results(self) -> dict[str, Any]:
+        """results.json."""
+        self.read(RESULTS_FILE)
+        values = read_object(self.path / RESULTS_FILE, REMEDY)
+        if values.get("format") != FORMAT:
+            raise UserError(
+                f"{self.path} is in a format that this version of softaug cannot read; update softaug"
+            )
+        if not _describes_a_policy(values):
+            raise UserError(f"{self.path / RESULTS_FILE} does not describe a policy; {REMEDY}")
+        return values
+
+    @property
+    def name(self) -> str:
+        """What it was published as. Folders in a cache of downloads are not called by it."""
+        return str(self.results().get("name", self.path.name))
+
+    def verify(self) -> None:
+        """Refuse the folder if a file is missing or is not as it was written."""
+        for name in REQUIRED:
+            if not (self.path / name).is_file():
+                raise UserError(f"{self.path} is not a published policy (it has no {name}); {REMEDY}")
+        self.results()
+        listed = read_sums(self.path, REMEDY)
+        if unexpected := sorted(listed.keys() - {*REQUIRED, *OPTIONAL}):
+            raise UserError(f"{self.path} names files that no policy has ({', '.join(unexpected)}); {REMEDY}")
+        for name in (CONFIG_FILE, POLICY_FILE, *listed):
+            self.read(name)
+
+    def copy(self, target: Path) -> None:
+        """Copy the verified files, and only those that a policy has, to the new directory `target`: all or nothing."""
+        if target.exists():
+            raise UserError(f"{target} exists already; give --out another place, or remove it first")
+        self.verify()
+        temporary = target.with_name(f".writing-{target.name}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            for name in (*REQUIRED, *OPTIONAL):
+                if (self.path / name).is_file():
+                    shutil.copyfile(self.path / name, temporary / name)
+            temporary.rename(target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _describes_a_policy(values: dict[str, Any]) -> bool:
+    """Whether what every reader of results.json relies on is there. A checksum only says that nothing has changed."""
+    rows = values.get("results")
+    return (
+        all(isinstance(values.get(name), str) for name in ("task", "method"))
+        and type(values.get("decisions")) is int
+        and isinstance(rows, list)
+        and all(
+            isinstance(row, dict)
+            and isinstance(row.get("mode"), str)
+            and type(row.get("mean")) in (int, float)
+            and isinstance(row.get("note", 0), str | None)
+            for row in rows
+        )
+    )
+
+
+def policy_folders(place: Path) -> list[Path]:
+    """The published policies in the directory `place`, in order of their names."""
+    if not place.is_dir():
+        return []
+    return sorted(
+        path for path in place.iterdir() if not path.name.startswith(".") and RunFiles(path).published
+    )

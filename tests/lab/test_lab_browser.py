@@ -1,0 +1,304 @@
+"""The lab's page in a real browser: controls, uploads, links, recording, evaluation, keyboard, phone, restart."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab_agents import tiny_lab_agent
+from PIL import Image
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+from serving import Serving  # noqa: E402
+
+pytestmark = pytest.mark.slow
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--use-fake-device-for-media-stream",
+         "--use-fake-ui-for-media-stream"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    made = Serving(
+        [tiny_lab_agent(seed=0), tiny_lab_agent("soda_overlay", seed=1)], tmp_path_factory.mktemp("lab")
+    )
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next((path for name in names if (path := shutil.which(name))), None)
+    if chromium is None:
+        pytest.skip("no chromium here")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page of the lab, and what it complained about."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(120_000)
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self._said(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(address)
+        until(self.page, "document.body.dataset.frame")
+
+    def _said(self, text: str) -> None:
+        if "willReadFrequently" not in text:  # about the pixels that these tests read
+            self.complaints.append(text)
+
+    def close(self) -> None:
+        self.context.close()
+
+
+def until(page: Any, condition: str) -> None:
+    """Wait for a condition in JavaScript. Playwright's own wait uses eval, which the page's policy forbids."""
+    for _ in range(1800):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"never happened: {condition}")
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, serving: Serving) -> Iterator[Opened]:
+    """One page for all tests; it starts paused."""
+    made = Opened(browser, serving.address + "?paused=1&seed=3")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(opened: Opened) -> Iterator[Any]:
+    """The page in the training appearance, paused; afterwards it has complained about nothing."""
+    opened.complaints.clear()
+    opened.page.click("#plain")
+    until(opened.page, "!location.search.match(/mode|roll|sky|hue|background/)")
+    yield opened.page
+    assert not opened.complaints
+
+
+def hashes(page: Any) -> list[str]:
+    return page.evaluate("[...document.querySelectorAll('.stage')].map((stage) => stage.dataset.hash)")
+
+
+def after(page: Any, act: Any) -> list[str]:
+    """The hashes of the first frame that shows what `act` changed."""
+    before = int(page.evaluate("document.body.dataset.change"))
+    act()
+    until(page, f"Number(document.body.dataset.change) > {before}")
+    return hashes(page)
+
+
+def slide(page: Any, name: str, value: float) -> list[str]:
+    script = """([id, value]) => {
+        const input = document.getElementById(id);
+        input.value = value;
+        input.dispatchEvent(new Event("input", { bubbles: true }));
+    }"""
+    return after(page, lambda: page.evaluate(script, [f"set-{name}", str(value)]))
+
+
+def canvas(page: Any, selector: str) -> np.ndarray:
+    """The pixels of a canvas (H, W, 3), as they are shown."""
+    script = """(selector) => {
+        const canvas = document.querySelector(selector);
+        return [canvas.height, canvas.width, [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data]];
+    }"""
+    height, width, data = page.evaluate(script, selector)
+    return np.array(data, np.uint8).reshape(height, width, 4)[..., :3]
+
+
+def test_the_page_shows_both_agents(page: Any) -> None:
+    assert page.inner_text("#agent-0") == "sac 0"
+    assert page.inner_text("#agent-1") == "soda_overlay 1"
+    assert canvas(page, "#scene-0").shape == (320, 320, 3)
+    assert canvas(page, "#seen-1").shape == (12, 12, 3)
+    assert canvas(page, "#scene-1").std() > 15
+
+
+def test_sliders_change_the_frames_and_the_address(page: Any) -> None:
+    plain = hashes(page)
+    for name, value in (("roll", 90), ("hue", 120), ("light", 0.3)):
+        changed = slide(page, name, value)
+        assert all(new != old for new, old in zip(changed, plain, strict=True)), name
+        until(page, f"location.search.includes('{name}=')")
+        assert slide(page, name, {"roll": 0, "hue": 0, "light": 1}[name]) == plain
+
+
+def test_colors_modes_and_surprises(page: Any) -> None:
+    plain = hashes(page)
+    assert after(page, lambda: page.fill("#set-sky", "#ff0000")) != plain
+    assert canvas(page, "#scene-0")[:40].reshape(-1, 3).mean(0).argmax() == 0
+    page.click("button[aria-label^='Sky']")
+    until(page, "!location.search.includes('sky')")
+    assert after(page, lambda: page.select_option("#set-mode", "video_hard")) != plain
+    until(page, "location.search.includes('mode=video_hard')")
+    assert float(page.inner_text("#readings .distance output >> nth=0")) > 0
+    before = page.url
+    after(page, lambda: page.click("#surprise"))
+    until(page, f"location.href !== {before!r}")
+
+
+def test_an_uploaded_image_appears_behind_the_walker(page: Any, opened: Opened, tmp_path: Path) -> None:
+    Image.new("RGB", (80, 60), (0, 255, 0)).save(tmp_path / "green.png")
+    after(page, lambda: page.set_input_files("#set-upload", str(tmp_path / "green.png")))
+    until(page, "location.search.includes('background=upload')")
+    shown = canvas(page, "#scene-0").astype(int)
+    green = (shown[..., 1] > 200) & (shown[..., 0] < 60) & (shown[..., 2] < 60)
+    assert green[:60].mean() > 0.9
+    assert green[-60:].mean() < 0.05
+    (tmp_path / "bad.png").write_bytes(b"nonsense")
+    page.set_input_files("#set-upload", str(tmp_path / "bad.png"))
+    until(page, "document.getElementById('message').textContent.includes('no PNG image')")
+    opened.complaints[:] = [
+        said for said in opened.complaints if "400" not in said
+    ]  # the browser's own remark
+
+
+def test_the_webcam_appears(page: Any, opened: Opened) -> None:
+    plain = canvas(page, "#scene-0")
+    page.select_option("#set-background", "webcam")
+    until(page, "location.search.includes('webcam')")
+
+    def sky_changed() -> bool:
+        return bool(np.abs(canvas(page, "#scene-0")[:40].astype(int) - plain[:40]).mean() > 20)
+
+    for _ in range(200):
+        if sky_changed():
+            break
+        page.wait_for_timeout(100)
+    assert sky_changed()
+
+
+def test_a_link_restores_the_scene_bit_for_bit(page: Any, browser: Any) -> None:
+    slide(page, "roll", 20)
+    decisions = int(page.evaluate("document.querySelector('.stage').dataset.decisions"))
+    page.click("#step")
+    until(page, f"Number(document.querySelector('.stage').dataset.decisions) === {decisions + 1}")
+    page.click("#link")
+    until(page, "document.getElementById('link').dataset.link")
+    other = Opened(browser, page.evaluate("document.getElementById('link').dataset.link"))
+    try:
+        assert hashes(other.page) == hashes(page)
+        assert other.page.input_value("#set-roll") == "20"
+        assert other.page.inner_text("#pause") == "Continue"
+    finally:
+        other.close()
+
+
+def test_keyboard_and_pointer(page: Any) -> None:
+    page.focus("body")
+    page.keyboard.press("p")
+    until(page, "document.getElementById('pause').textContent === 'Pause'")
+    page.focus("#scene-0")
+    page.keyboard.down("ArrowRight")
+    page.wait_for_timeout(300)
+    page.keyboard.up("ArrowRight")
+    box = page.locator("#scene-1").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] / 2)
+    page.mouse.up()
+    page.keyboard.press("p")
+    until(page, "document.getElementById('pause').textContent === 'Continue'")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement !== document.body")
+
+
+def test_recording_and_evaluation(page: Any) -> None:
+    page.click("#record")
+    page.click("#pause")
+    number = int(page.evaluate("document.body.dataset.frame"))
+    until(page, f"Number(document.body.dataset.frame) > {number + 6}")
+    page.click("#record")
+    page.click("#pause")
+    until(page, "document.querySelectorAll('#recording a').length === 3")
+    address = page.evaluate("document.querySelector('#recording a').href")
+    script = """async (address) => {
+        const video = document.createElement("video");
+        video.muted = true;
+        video.src = URL.createObjectURL(await (await fetch(address)).blob());
+        await new Promise((resolve, reject) => { video.onloadeddata = resolve; video.onerror = reject; });
+        return [video.videoWidth, video.videoHeight, video.duration];
+    }"""
+    width, height, seconds = page.evaluate(script, address)
+    assert (width, height) == (644, 352)
+    assert seconds > 0.1
+    page.fill("#episodes", "50")
+    page.click("#start-test")
+    until(page, "document.getElementById('results-body').rows.length === 1")
+    page.click("#stop-test")
+    until(page, "document.getElementById('testing').textContent === 'Stopped'")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_accessibility_findings(page: Any, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page.emulate_media(color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    found = axe.Axe().run(page).response["violations"]
+    serious = [entry for entry in found if entry["impact"] in ("serious", "critical")]
+    assert not serious, [(entry["id"], [node["html"] for node in entry["nodes"]]) for entry in serious]
+
+
+def test_phone_width_needs_no_sideways_scrolling(page: Any) -> None:
+    page.set_viewport_size({"width": 375, "height": 800})
+    try:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 375
+        page.locator("#set-noise").scroll_into_view_if_needed()
+        box = page.locator("#scene-0").bounding_box()
+        assert 0 <= box["y"] < 100  # the scenes stay in view while the controls scroll
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_a_hidden_tab_stops_the_simulation(page: Any) -> None:
+    page.click("#pause")
+    number = int(page.evaluate("document.body.dataset.frame"))
+    until(page, f"Number(document.body.dataset.frame) > {number + 2}")
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    page.wait_for_timeout(2000)
+    number = int(page.evaluate("document.body.dataset.frame"))
+    page.wait_for_timeout(1500)
+    assert int(page.evaluate("document.body.dataset.frame")) == number
+    page.evaluate(hide, False)
+    until(page, f"Number(document.body.dataset.frame) > {number}")
+    page.click("#pause")
+
+
+def test_the_page_survives_a_restart_of_the_server(opened: Opened, serving: Serving) -> None:
+    """The last test: with the same token it goes on by itself, with another it says what to do."""
+    page = opened.page
+    token = serving.lab.token
+    slide(page, "roll", 33)
+    serving.stop()
+    until(
+        page, "document.getElementById('message').textContent.includes('connection to softaug lab is lost')"
+    )
+    page.evaluate("delete document.body.dataset.frame")
+    serving.start(token)
+    until(page, "document.body.dataset.frame")
+    assert page.input_value("#set-roll") == "33"
+    serving.stop()
+    serving.start()
+    until(page, "document.getElementById('message').textContent.includes('started anew')")
+    assert "roll=33" in page.inner_text("#message")

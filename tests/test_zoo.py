@@ -1,0 +1,391 @@
+"""The zoo: a run becomes a folder, and the folder is as good as the run wherever a run is accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fabricated import fabricate_run
+from fakes import DotEnv, tiny_config, train_dot
+
+import softaug.envs
+from softaug.cli import main
+from softaug.config import read_config, write_config
+from softaug.errors import UserError
+from softaug.evaluation.runs import load_policy, load_run
+from softaug.results.publishing import publish
+from softaug.results.reading import find_runs, read_run
+from softaug.training.loop import evaluation_seed
+from softaug.zoo import PolicyFolder, locate, names, outputs_of
+from softaug.zoo.folder import OPTIONAL, REQUIRED
+
+NAME = "walker_walk-sac"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the fake environment, with machine-dependent names in its config and facts."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    train_dot(tiny_config(task="walker_walk", method="sac", decisions=120, eval_every=0), run)
+    facts = json.loads((run / "run.json").read_text())
+    video = {
+        "kind": "folder",
+        "path": "/home/somebody/videos",
+        "videos": 2,
+        "names": ["a.mp4", "/home/somebody/b.mp4"],
+    }
+    facts["media"] = {"color_hard": video}
+    (run / "run.json").write_text(json.dumps(facts))
+    config = dataclasses.replace(
+        read_config(run / "config.json"), videos="/home/somebody/videos", wandb="somebody"
+    )
+    write_config(config, run / "config.json")
+    return run
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory; environments are fake ones."""
+
+    def make_env(task: str, mode: str, seed: int, *, frame_stack: int, **_: Any) -> DotEnv:
+        return DotEnv(mode, seed, frame_stack=frame_stack)
+
+    monkeypatch.setattr(softaug.envs, "make_env", make_env)
+    monkeypatch.setattr("softaug.zoo.places.PACKAGED", tmp_path / "packaged")
+    monkeypatch.delenv("SOFTAUG_ZOO", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def policy(here: Path, trained: Path) -> Path:
+    return publish(trained, Path("zoo"))
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def spoil(path: Path) -> None:
+    """Change one byte in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_weights_are_the_runs_bit_for_bit(policy: Path, trained: Path) -> None:
+    run, published = load_run(trained), load_run(f"zoo:{NAME}")
+    assert (policy / "policy.safetensors").read_bytes() == (
+        run.checkpoint / "policy.safetensors"
+    ).read_bytes()
+    assert published.weights.keys() == run.weights.keys()
+    assert all(torch.equal(published.weights[key], run.weights[key]) for key in run.weights)
+    assert (published.sha256, published.decisions) == (run.sha256, 120)
+    obs = np.random.default_rng(0).integers(0, 256, (6, 12, 12), dtype=np.uint8)
+    np.testing.assert_array_equal(load_policy(f"zoo:{NAME}").act(obs), load_policy(trained).act(obs))
+
+
+def test_the_folder_has_exactly_its_files(policy: Path) -> None:
+    assert set(content_of(policy)) == {*REQUIRED, *OPTIONAL} - {
+        "replay.mp4"
+    }  # the fake environment has no tour
+    for line in (policy / "SHA256SUMS").read_text().splitlines():
+        digest, name = line.split("  ")
+        assert hashlib.sha256((policy / name).read_bytes()).hexdigest() == digest
+
+
+def test_eval_of_the_policy_equals_that_of_the_run_and_writes_elsewhere(
+    policy: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content_of(policy)
+    seed = str(evaluation_seed(0))
+    common = ["--modes", "train,color_hard", "--episodes", "2", "--workers", "1", "--seed", seed, "--json"]
+    common += ["--videos", "procedural"]
+    returns = []
+    for run in (f"zoo:{NAME}", str(policy), str(trained)):
+        assert main(["eval", run, *common, *([] if run != str(trained) else ["--out", "of_run.json"])]) == 0
+        returns.append([row["returns"] for row in json.loads(capsys.readouterr().out)["results"]])
+    final = json.loads((trained / "final_eval.json").read_text())["modes"]
+    assert returns == [[final[mode]["returns"] for mode in ("train", "color_hard")]] * 3
+    assert content_of(policy) == before
+    assert list(Path("runs/zoo", NAME, "eval").glob("*.json"))
+
+
+def test_results_name_everything_and_no_place_of_this_machine(policy: Path, trained: Path) -> None:
+    results = PolicyFolder(policy).results()
+    final = json.loads((trained / "final_eval.json").read_text())
+    assert {row["mode"]: row["returns"] for row in results["results"]} == {
+        mode: values["returns"] for mode, values in final["modes"].items()
+    }
+    assert (results["decisions"], results["frames"]) == (120, final["frames"])
+    assert {"softaug", "torch", "mujoco", "dm_control"} <= results["training"]["versions"].keys()
+    row = next(row for row in results["results"] if row["mode"] == "color_hard")
+    assert row["source"] == {"kind": "folder", "videos": 2, "names": ["a.mp4", "b.mp4"]}
+    assert row["eval_seed"] == evaluation_seed(0)
+    assert not row["procedural"]
+    assert [e[1] for e in results["training"]["curve"]] == [
+        round(e.total, 3) for e in read_run(trained).curve
+    ]
+    assert not [name for name, content in content_of(policy).items() if b"somebody" in content]
+
+
+def test_the_card_has_yaml_with_an_entry_for_each_result(policy: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    _, front, body = (policy / "README.md").read_text().split("---\n", 2)
+    header, results = yaml.safe_load(front), PolicyFolder(policy).results()["results"]
+    assert header["library_name"] == "softaug"
+    assert {"reinforcement-learning", "walker_walk", "sac"} <= set(header["tags"])
+    (model,) = header["model-index"]
+    assert model["name"] == NAME
+    said = [
+        (entry["dataset"]["type"], *(metric["value"] for metric in entry["metrics"]))
+        for entry in model["results"]
+    ]
+    assert said == [(f"walker_walk-{r['mode']}", round(r["mean"], 4), round(r["std"], 4)) for r in results]
+    assert all(isinstance(value, float) for _, *values in said for value in values)
+    for row in results:
+        assert f"| {row['mode']} | {row['mean']:.1f} ± {row['std']:.1f} |" in body
+    assert f"softaug eval zoo:{NAME}" in body
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "config.json", "results.json", "SHA256SUMS"])
+def test_a_changed_file_is_refused(policy: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    spoil(policy / name)
+    assert main(["eval", f"zoo:{NAME}", "--workers", "1"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "damaged" in said and "get the policy again" in said
+    with pytest.raises(UserError, match="damaged"):
+        PolicyFolder(policy).verify()
+
+
+def test_get_copies_what_is_whole_and_nothing_else(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (policy / "extra.py").write_text("print('not a file of a policy')")
+    assert main(["zoo", "get", NAME, "--out", "copy"]) == 0
+    assert set(content_of(Path("copy"))) == set(content_of(policy)) - {"extra.py"}
+    assert main(["zoo", "get", f"zoo:{NAME}", "--out", "copy"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["zoo", "get", NAME]) == 0
+    assert "is there already" in capsys.readouterr().out
+    spoil(policy / "policy.safetensors")
+    assert main(["zoo", "get", NAME, "--out", "second"]) == 2
+    assert not [path for path in Path().iterdir() if "second" in path.name]
+
+
+def rewrite_results(policy: Path, **changes: Any) -> None:
+    """As somebody else may have written them: other values, and checksums that fit."""
+    file = policy / "results.json"
+    old = hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    sums = policy / "SHA256SUMS"
+    sums.write_text(sums.read_text().replace(old, hashlib.sha256(file.read_bytes()).hexdigest()))
+
+
+@pytest.mark.parametrize("name", ["../outside", "/absolute", "a/b", ".hidden", ""])
+def test_get_writes_nowhere_but_into_the_zoo(
+    policy: Path, here: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite_results(policy, name=f"{here}{name}" if name == "/absolute" else name)
+    before = set(here.rglob("*"))
+    assert main(["zoo", "get", NAME]) == 2
+    assert "a policy cannot be called" in capsys.readouterr().err
+    assert set(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"results": [{"mode": "train"}]},
+        {"results": None},
+        {"results": [{"mode": "train", "mean": "high", "note": ""}]},
+        {"decisions": "many"},
+        {"task": None},
+    ],
+)
+def test_results_of_another_form_are_refused(
+    policy: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite_results(policy, **changes)
+    assert main(["zoo", "list"]) == 0
+    said = capsys.readouterr()
+    assert "does not describe a policy" in said.err and "no policy yet" in said.out
+
+
+def test_names_in_a_policy_are_no_markup(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rewrite_results(policy, task="[/x]")
+    assert main(["zoo", "list"]) == 0
+    assert "[/x]" in capsys.readouterr().out
+
+
+def test_names_are_looked_up_here_then_in_the_variable_then_in_the_package(
+    policy: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("packaged", "named"):
+        shutil.copytree(policy, here / place / NAME)
+    shutil.copytree(policy, here / "packaged" / "cartpole-sac")
+    monkeypatch.setenv("SOFTAUG_ZOO", str(here / "named"))
+    assert locate(f"zoo:{NAME}") == Path("zoo", NAME)
+    shutil.rmtree("zoo")
+    assert locate(f"zoo:{NAME}") == here / "named" / NAME
+    shutil.rmtree(here / "named" / NAME)
+    assert locate(f"zoo:{NAME}") == here / "packaged" / NAME
+    assert list(names()) == ["cartpole-sac", NAME]
+    monkeypatch.setenv("SOFTAUG_ZOO", str(here / "nowhere"))
+    with pytest.raises(UserError, match=r"SOFTAUG_ZOO is .*nowhere, which is not a directory"):
+        locate(f"zoo:{NAME}")
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("walker-sac", f"no policy 'walker-sac'; did you mean {NAME}"),
+        ("zzz", "`softaug zoo list` shows all 1"),
+        ("../zoo/walker_walk-sac", "cannot be called"),
+        ("", "cannot be called"),
+    ],
+)
+def test_an_unknown_name_is_one_sentence(policy: Path, name: str, match: str) -> None:
+    with pytest.raises(UserError, match=match):
+        load_run(f"zoo:{name}")
+
+
+def test_a_folder_next_to_others_is_not_taken_for_a_policy(here: Path) -> None:
+    Path("zoo", "notes").mkdir(parents=True)
+    with pytest.raises(UserError, match="none at all"):
+        locate("zoo:notes")
+
+
+def test_the_list(policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo", "list", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["name"], listed["task"], listed["decisions"]) == (NAME, "walker_walk", 120)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["zoo", "list"]) == 0
+    table = capsys.readouterr().out
+    for word in (NAME, "color_hard", "120", f"{listed['results'][0]['mean']:.0f}"):
+        assert word in table
+    spoil(policy / "results.json")
+    assert main(["zoo", "list"]) == 0
+    said = capsys.readouterr()
+    assert "damaged" in said.err and "no policy yet" in said.out
+
+
+def test_report_shows_the_policy_with_what_was_measured_here(
+    policy: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fabricate_run(Path("runs/other"), task="walker_walk", method="soda", seed=1)
+    more = ["--modes", "video_easy", "--episodes", "3", "--workers", "1", "--videos", "procedural"]
+    assert main(["eval", f"zoo:{NAME}", *more]) == 0
+    capsys.readouterr()
+    assert main(["report", f"zoo:{NAME}", "runs/other", "--out", "page.html", "--no-samples", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    shown = {(r["method"], r["mode"]) for r in said["results"]}
+    assert {("sac", "train"), ("sac", "color_hard"), ("sac", "video_easy")} <= shown
+    assert not said["problems"]
+    # The same results for other weights are not this policy's.
+    (file,) = Path("runs/zoo", NAME, "eval").glob("*.json")
+    report = json.loads(file.read_text())
+    file.write_text(json.dumps({**report, "weights_sha256": "0" * 64}))
+    assert "video_easy" not in read_run(f"zoo:{NAME}").final
+
+
+def test_folders_of_policies_are_found_like_folders_of_runs(policy: Path) -> None:
+    assert find_runs(["zoo"]) == [policy]
+    assert find_runs([f"zoo:{NAME}", "zoo"]) == [policy]
+    record = read_run(policy)
+    assert record.finished and record.decisions == 120
+
+
+def test_nothing_is_written_into_a_policy(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = content_of(policy)
+    assert outputs_of(f"zoo:{NAME}") == outputs_of(policy) == Path("runs", "zoo", NAME)
+    assert main(["train", "--resume", str(policy)]) == 2
+    assert "nothing to resume" in capsys.readouterr().err
+    assert main(["eval", f"zoo:{NAME}", "--checkpoint", "best"]) == 2
+    assert "leave --checkpoint out" in capsys.readouterr().err
+    assert content_of(policy) == before
+
+
+def test_export_writes_next_to_other_results(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", f"zoo:{NAME}", "--format", "torchscript", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["max_difference"] < 1e-4
+    assert Path(facts["file"]) == Path("runs", "zoo", NAME, "policy.pt")
+    assert not (policy / "policy.pt").exists()
+
+
+def test_add_takes_results_of_exactly_the_chosen_weights(here: Path, trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    with pytest.raises(UserError, match=r"no test results of these weights.*--checkpoint best"):
+        publish(run, Path("zoo"), checkpoint="best")
+    settings = ["--modes", "train", "--episodes", "3", "--workers", "1", "--videos", "procedural"]
+    assert main(["eval", str(run), "--checkpoint", "best", *settings]) == 0
+    best = PolicyFolder(publish(run, Path("zoo"), checkpoint="best", name="best")).results()
+    assert [(row["mode"], row["episodes"]) for row in best["results"]] == [("train", 3)]
+    # Of several results in a mode, the one with the most episodes.
+    assert main(["eval", str(run), *settings]) == 0
+    last = PolicyFolder(publish(run, Path("zoo"))).results()
+    assert {row["mode"]: row["episodes"] for row in last["results"]} == {"train": 3, "color_hard": 2}
+
+
+def test_add_refuses_what_it_cannot_publish(policy: Path, trained: Path, tmp_path: Path) -> None:
+    for arguments, match in (
+        ((trained, Path("zoo")), "exists already"),
+        ((policy, Path("zoo")), "published already"),
+    ):
+        with pytest.raises(UserError, match=match):
+            publish(*arguments)
+    with pytest.raises(UserError, match="cannot be called"):
+        publish(trained, Path("zoo"), name="a/b")
+    before = content_of(policy)
+    publish(trained, Path("zoo"), replace=True)
+    assert content_of(policy) == before  # equal inputs give equal files
+    Path("zoo/mine").mkdir()
+    Path("zoo/mine/thesis.txt").write_text("do not lose")
+    with pytest.raises(UserError, match="not replaced"):
+        publish(trained, Path("zoo"), name="mine", replace=True)
+    run = tmp_path / "unfinished"
+    shutil.copytree(trained, run)
+    (run / "final_eval.json").unlink()
+    with pytest.raises(UserError, match="test them first with: softaug eval"):
+        publish(run, Path("zoo"), name="other")
+    assert sorted(path.name for path in Path("zoo").iterdir()) == ["mine", NAME]
+
+
+def test_code_that_a_policy_names_is_not_imported(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy from elsewhere may name an environment of its own: that needs --trust."""
+    Path("stranger.py").write_text("open('executed', 'w').close()\ndef make(): ...\n")
+    values = json.loads((policy / "config.json").read_text())
+    text = json.dumps({**values, "task": "stranger:make", "eval_modes": ["train"]})
+    (policy / "config.json").write_text(text)
+    sums = (policy / "SHA256SUMS").read_text().splitlines()
+    new = [
+        f"{hashlib.sha256(text.encode()).hexdigest()}  config.json" if "config.json" in s else s for s in sums
+    ]
+    (policy / "SHA256SUMS").write_text("\n".join(new) + "\n")
+    assert main(["eval", f"zoo:{NAME}", "--workers", "1"]) == 2
+    assert "--trust" in capsys.readouterr().err
+    assert not Path("executed").exists()
+
+
+def test_eval_records_videos_for_the_report(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["eval", f"zoo:{NAME}", "--modes", "train,color_hard", "--episodes", "2", "--workers", "1"]
+    command += ["--videos", "procedural"]
+    assert main(command) == 0
+    assert read_run(policy).videos == {}
+    first = json.loads(next(Path("runs/zoo").rglob("*ep*.json")).read_text())["results"]
+    assert main([*command, "--video"]) == 0  # also of episodes that were played before
+    videos = read_run(policy).videos
+    assert sorted(videos) == ["color_hard", "train"]
+    assert all(path.stat().st_size > 0 for path in videos.values())
+    assert json.loads(next(Path("runs/zoo").rglob("*ep*.json")).read_text())["results"] == first
+    stamps = {mode: path.stat().st_mtime_ns for mode, path in videos.items()}
+    assert main([*command, "--video"]) == 0  # nothing is missing any more
+    assert {mode: path.stat().st_mtime_ns for mode, path in videos.items()} == stamps

@@ -1,0 +1,238 @@
+"""Policies on a hub: pushed to and fetched from a local server that has the few endpoints that are needed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fabricated import fabricate_run
+from fakes import tiny_config
+
+from softaug.cli import main
+from softaug.config import write_config
+from softaug.errors import UserError
+from softaug.evaluation.runs import load_run
+from softaug.learning.agent import make_agent
+from softaug.results.publishing import publish
+from softaug.storage.checkpoint import save_checkpoint
+from softaug.zoo import locate
+
+constants = pytest.importorskip("huggingface_hub.constants")
+
+REPOSITORY = "someone/walker"
+
+
+class Hub(ThreadingHTTPServer):
+    """Repositories in memory: name -> file -> content. Each push is a new commit."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, dict[str, bytes]] = {}
+        self.requests: list[str] = []
+        self.claimed_size: int | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def commit(self, repository: str) -> str:
+        content = json.dumps({k: hashlib.sha1(v).hexdigest() for k, v in self.files[repository].items()})
+        return hashlib.sha1(content.encode()).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+        repository, _, rest = self.path.lstrip("/").partition("/resolve/")
+        _, _, name = rest.partition("/")
+        files = self.server.files.get(repository)
+        if files is None:
+            return self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+        headers = {"X-Repo-Commit": self.server.commit(repository)}
+        if name not in files:
+            return self.answer(404, b"", {**headers, "X-Error-Code": "EntryNotFound"})
+        headers["ETag"] = f'"{hashlib.sha1(files[name]).hexdigest()}"'
+        if self.server.claimed_size is not None:
+            headers["X-Linked-Size"] = str(self.server.claimed_size)
+        return self.answer(200, files[name], headers)
+
+    def do_POST(self) -> None:
+        self.server.requests.append(f"POST {self.path}")
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Authorization") != "Bearer hf_test":
+            return self.answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
+        if self.path == "/api/repos/create":
+            wanted = json.loads(body)
+            repository = f"{wanted['organization']}/{wanted['name']}"
+            self.server.files.setdefault(repository, {})
+            return self.json({"url": f"{self.server.address}/{repository}"})
+        if self.path == "/api/validate-yaml":
+            return self.json({"errors": [], "warnings": []})
+        repository = self.path.removeprefix("/api/models/").rpartition("/")[0].rpartition("/")[0]
+        if "/preupload/" in self.path:
+            asked = json.loads(body)["files"]
+            modes = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked]
+            return self.json({"files": modes})
+        for line in filter(None, body.split(b"\n")):
+            operation = json.loads(line)
+            if operation["key"] == "file":
+                value = operation["value"]
+                self.server.files[repository][value["path"]] = base64.b64decode(value["content"])
+        commit = self.server.commit(repository)
+        url = f"{self.server.address}/{repository}/commit/{commit}"
+        return self.json({"success": True, "commitOid": commit, "commitUrl": url})
+
+    def json(self, value: Any) -> None:
+        self.answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    server = Hub()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", server.address)
+    # The library reads HF_HOME when it is imported, which may have been before.
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    monkeypatch.chdir(tmp_path)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with weights and results, without having been trained."""
+    path = tmp_path / "run"
+    fabricate_run(path, "walker_walk", "sac")
+    config = tiny_config(task="walker_walk", method="sac", decisions=3000)
+    write_config(config, path / "config.json")
+    weights = make_agent(config, (6, 12, 12), 2).policy_weights()
+    save_checkpoint(path / "checkpoints", 3000, {}, weights, keep=1)
+    return path
+
+
+def push(run: Path) -> Path:
+    assert main(["zoo", "add", str(run), "--no-replay", "--push", REPOSITORY]) == 0
+    return Path("zoo/walker_walk-sac")
+
+
+def test_what_was_pushed_comes_back_byte_for_byte(
+    hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = push(run)
+    assert f"uploaded to {hub.address}/{REPOSITORY}" in capsys.readouterr().out
+    local = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert hub.files[REPOSITORY] == local
+    assert load_run(f"hf:{REPOSITORY}").sha256 == load_run(run).sha256
+    assert main(["zoo", "get", f"hf:{REPOSITORY}", "--out", "copy"]) == 0
+    assert {file.name: file.read_bytes() for file in Path("copy").iterdir()} == local
+    commit = hub.commit(REPOSITORY)
+    hub.files[REPOSITORY]["results.json"] = b"{}"
+    assert locate(f"hf:{REPOSITORY}@{commit}").name == commit  # a commit that is in the cache needs no server
+
+
+def test_only_files_of_a_policy_are_fetched(hub: Hub, run: Path) -> None:
+    push(run)
+    hub.files[REPOSITORY] |= {"evil.py": b"import os", "pytorch_model.bin": b"pickle"}
+    folder = locate(f"hf:{REPOSITORY}")
+    assert {file.name for file in folder.iterdir()} <= {
+        "README.md", "config.json", "policy.safetensors", "results.json", "SHA256SUMS",
+    }  # fmt: skip
+    assert not [request for request in hub.requests if "evil" in request or "pytorch_model" in request]
+
+
+def test_changed_weights_on_the_hub_are_refused(hub: Hub, run: Path) -> None:
+    push(run)
+    weights = bytearray(hub.files[REPOSITORY]["policy.safetensors"])
+    weights[-1] ^= 1
+    hub.files[REPOSITORY]["policy.safetensors"] = bytes(weights)
+    with pytest.raises(UserError, match=r"policy\.safetensors is damaged"):
+        load_run(f"hf:{REPOSITORY}")
+
+
+def test_a_file_too_large_for_a_policy_is_not_fetched(hub: Hub, run: Path) -> None:
+    push(run)
+    hub.claimed_size = 10**9
+    with pytest.raises(UserError, match=r"results\.json of someone/walker has 1,000 MB"):
+        locate(f"hf:{REPOSITORY}")
+    assert not [request for request in hub.requests if request.startswith("GET")]
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("nobody/nothing", "does not give access to nobody/nothing"),
+        ("someone/other", r"holds no policy of softaug \(it has no results.json\)"),
+        ("someone/half", r"holds no policy of softaug \(it has no config.json\)"),
+        ("no-slash", "give ORG/NAME"),
+        ("a/../../etc", "give ORG/NAME"),
+    ],
+)
+def test_what_cannot_be_fetched_is_one_sentence(hub: Hub, name: str, match: str) -> None:
+    hub.files |= {"someone/other": {"model.bin": b"pickle"}, "someone/half": {"results.json": b"{}"}}
+    with pytest.raises(UserError, match=match) as caught:
+        locate(f"hf:{name}")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_token_nothing_is_pushed(
+    hub: Hub, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert main(["zoo", "add", str(run), "--no-replay", "--push", REPOSITORY]) == 2
+    assert "hf auth login" in capsys.readouterr().err
+    assert hub.files == {}
+    assert Path("zoo/walker_walk-sac/policy.safetensors").is_file()  # the folder was made all the same
+
+
+def test_a_damaged_folder_is_not_pushed(hub: Hub, run: Path) -> None:
+    from softaug.zoo.hub import push as push_folder
+
+    folder = publish(run, Path("zoo"), replay=False)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="damaged"):
+        push_folder(folder, REPOSITORY)
+    assert hub.requests == []
+
+
+def test_the_library_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"pip install 'softaug\[hub\]'"):
+        locate(f"hf:{REPOSITORY}")
+
+
+@pytest.mark.slow
+def test_the_server_that_hf_endpoint_names_is_used(hub: Hub, run: Path, tmp_path: Path) -> None:
+    push(run)
+    environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "softaug.cli", "zoo", "get", f"hf:{REPOSITORY}", "--out", "fetched"]
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stderr
+    assert Path("fetched/policy.safetensors").read_bytes() == hub.files[REPOSITORY]["policy.safetensors"]
