@@ -89,8 +89,9 @@ def test_losses_and_gradients_equal_the_plain_ones(method, device):
 
 
 @every_method
-def test_losses_and_gradients_equal_the_plain_ones_with_the_small_presets_options(method):
-    config = tiny_method(method, share_features=True, frame_layers=1, **STILL)
+@pytest.mark.parametrize("motion", [{"frame_layers": 1}, {"frame_layers": 0, "frame_differences": 3.0}])
+def test_losses_and_gradients_equal_the_plain_ones_with_shared_features_and_motion(method, motion):
+    config = tiny_method(method, share_features=True, critic_norm=True, mean_reward=True, **motion, **STILL)
     check_gradients(config, tiny_replay(config), updates=3)
 
 

@@ -47,7 +47,8 @@ MASKED = {
 
 
 @pytest.fixture(
-    scope="module", params=[("sac", {}), ("sac", {"frame_layers": 1}), ("pad", {}), ("madi", MASKED)]
+    scope="module",
+    params=[("sac", {"frame_differences": 3.0}), ("sac", {"frame_layers": 1}), ("pad", {}), ("madi", MASKED)],
 )
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     """A run and its ONNX file; two policies see each frame alone first, one of them through a masker."""

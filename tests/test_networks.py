@@ -151,6 +151,30 @@ def test_frame_layers_equal_a_loop_over_frames(method, frames, layers, dtype, ba
         assert_equals_naive(encoder, obs, lambda plain: naive_motion_features(plain, obs, layers), device)
 
 
+@pytest.mark.parametrize("method", ["sac", "pad"])
+@pytest.mark.parametrize("frames", [4, 3, 1])
+@pytest.mark.parametrize("offset", [0.0, 0.5])
+def test_frame_differences_equal_subtracted_frames(method, frames, offset, device):
+    """Values and gradients: the weights are changed instead of the pixels."""
+    config = tiny_method(
+        method, frame_stack=frames, frame_differences=3.0, pixel_offset=offset, filters=(4, 5), strides=(2, 1)
+    )
+    obs = pixels(5, 3 * frames, 12, 12)
+
+    def naive(plain: nn.Module) -> Tensor:
+        each = [frame.float() / 255 - offset for frame in obs.split(3, dim=1)]
+        seen = [each[-1]]
+        for i in range(frames - 1, 0, -1):
+            seen.append(3.0 * (each[i] - each[i - 1]))
+        x = torch.cat(seen, dim=1)
+        for i, conv in enumerate(convolutions(plain)):
+            x = conv(x if i == 0 else torch.relu(x))
+        return x
+
+    for encoder in make_encoders(config, 3 * frames):
+        assert_equals_naive(encoder, obs, naive, device)
+
+
 @pytest.mark.parametrize("method", ["simgrl", "pad"])
 @pytest.mark.parametrize("frames", [3, 1])
 def test_joined_frame_features_equal_a_loop_over_frames(method, frames, device):
@@ -189,6 +213,22 @@ def test_a_still_scene_shows_no_motion(device):
     assert newest.abs().sum() > 0
     for change in changes:
         assert_same_on(device, change, torch.zeros_like(change), 1e-5)
+
+
+def test_critic_norm_normalizes_each_hidden_layer(device):
+    """LayerNorm before each ReLU of both Q functions, and nothing else changes."""
+    critic = Critic(20, 6, 10, 2, norm=True).to(device)
+    features, action = normal(4, 20, device=device), normal(4, 2, seed=1, device=device)
+    projected = torch.cat([critic.projection(features), action], dim=1)
+    for q, layers in zip(critic(features, action), (critic.q1, critic.q2), strict=True):
+        linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        x = projected
+        for layer in linear[:2]:
+            x = layer(x)
+            x = torch.relu(
+                (x - x.mean(1, keepdim=True)) / (x.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+            )
+        torch.testing.assert_close(q, linear[2](x), rtol=1e-4, atol=1e-4)
 
 
 def test_initial_weights_are_delta_orthogonal_and_orthogonal(device):

@@ -23,6 +23,7 @@ from tiny import (
 )
 from torch import Tensor, nn
 
+from softaug.config import make_config
 from softaug.learning.sac import SAC
 from softaug.methods import METHODS
 
@@ -144,6 +145,31 @@ def test_bellman_target_uses_the_online_policy_and_the_target_q_functions(device
         ]
     target = sac.bellman_target(next_view, reward, discount, generator(device, 2))
     torch.testing.assert_close(target[:, 0].cpu(), torch.tensor(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "repeat", "scale"),
+    [
+        ("cartpole_swingup", 0, 1 / 8),
+        ("walker_walk", 0, 1 / 4),
+        ("walker_walk", 2, 1 / 2),
+        ("robot_push", 0, 1.0),
+    ],
+)
+def test_mean_reward_divides_by_a_decisions_frames(task, repeat, scale, device):
+    tiny = tiny_agent("sac", device=device)
+    config = make_config(task, "sac", mean_reward=True, action_repeat=repeat)
+    assert config.reward_scale == scale
+    next_view, reward = view(device), normal(5, 1, seed=1, device=device)
+    nothing = torch.zeros(5, 1, device=device)
+    tiny.sac.reward_scale = config.reward_scale
+    target = tiny.sac.bellman_target(next_view, reward, nothing, generator(device))
+    torch.testing.assert_close(target, scale * reward)
+
+
+def test_agents_learn_from_the_sum_of_rewards_unless_told_otherwise():
+    assert tiny_agent("sac").sac.reward_scale == 1.0
+    assert tiny_agent("sac", mean_reward=True, action_repeat=5).sac.reward_scale == 0.2
 
 
 def test_shared_features_take_the_target_from_the_online_encoder(device):

@@ -154,6 +154,11 @@ def test_updates_come_every_so_many_decisions(tmp_path: Path):
     assert result.updates == 20 + (100 - 60 - 1) // 4
 
 
+def test_several_updates_at_once(tmp_path: Path):
+    result = run(tiny_config(decisions=100, update_every=4, updates_at_once=3), tmp_path / "run")
+    assert result.updates == 20 + 3 * ((100 - 60 - 1) // 4)
+
+
 def test_time_limits_bootstrap_and_real_ends_do_not(tmp_path: Path):
     run(tiny_config(decisions=130), tmp_path / "limit", keep_replay=True)
     run(

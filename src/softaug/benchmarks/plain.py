@@ -199,6 +199,9 @@ def encode(encoder: nn.Module, obs: Tensor, relu: Relu = torch.relu) -> Tensor:
     x = obs / 255 - getattr(first, "pixel_offset", 0.0)
     others = set() if masker is None else set(masker.modules())
     convs = [layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d) and layer not in others]
+    if scale := getattr(trunk, "frame_differences", 0.0):
+        frames = x.split(3, dim=1)
+        x = torch.cat([frames[-1], *(scale * (b - a) for a, b in reversed(list(pairwise(frames))))], dim=1)
     if isinstance(trunk, FrameStack):
         alone = len(trunk.frame.convs)
         each = [frame_features(convs[:alone], frame, relu) for frame in x.split(3, dim=1)]
@@ -305,7 +308,9 @@ class PlainLearner:
             action, log_prob = self.sac.actor.sample(encode(self.sac.encoder, next_view), self.generator)
             encoder = self.sac.encoder if self.sac.share_features else self.sac.target_encoder
             q1, q2 = self.sac.target_critic(encode(encoder, next_view), action)
-            return reward + discount * (torch.min(q1, q2) - self.sac.log_alpha.exp() * log_prob)
+            return self.sac.reward_scale * reward + discount * (
+                torch.min(q1, q2) - self.sac.log_alpha.exp() * log_prob
+            )
 
     def masked_view(self, view: Tensor, action: Tensor) -> Tensor:
         share = torch.rand(1, generator=self.generator, device=self.generator.device)

@@ -103,7 +103,7 @@ def instrumented(clock: Clock) -> Iterator[None]:
         clock._stack[-1] = "encoder"
 
     def timed_decide(self: Any) -> None:
-        clock.running = self.update_is_due()
+        clock.running = self.updates_due() > 0
         begun = time.perf_counter()
         with clock.part("other"):
             decide(self)
@@ -238,7 +238,7 @@ def matmul_gflops(threads: int) -> float:
 
 def limit(config: Config, parts: dict[str, float], peak_gflops: float) -> dict[str, float]:
     """The shortest possible decision, ms: see the module's text."""
-    learner = 1e3 * useful_gflop(config) / config.update_every / peak_gflops
+    learner = 1e3 * useful_gflop(config) * config.updates_at_once / config.update_every / peak_gflops
     environment = parts["step"] + parts["render"]
     return {"learner_ms": learner, "environment_ms": environment, "decision_ms": max(learner, environment)}
 

@@ -19,7 +19,7 @@ from softaug.errors import UserError, unknown
 from softaug.files import check_name, read_object, write_atomically
 from softaug.methods import EARLIER_ALIASES, METHODS, Method, get_method
 from softaug.presets import LABEL, PRESETS, TASK_PRESETS, get_preset
-from softaug.tasks import frame_stack
+from softaug.tasks import action_repeat, frame_stack
 
 
 def option(default: Any, help_text: str, *, runtime: bool = False, later: bool = False) -> Any:
@@ -101,6 +101,12 @@ class Config:
         "to frame) or features (each frame's, as SimGRL does)",
         later=True,
     )
+    frame_differences: float = option(
+        0.0,
+        "how strongly the encoder's first layer sees motion: it sees the newest frame, and the differences of successive "
+        "frames times this number; 0: the frames themselves",
+        later=True,
+    )
     pixel_offset: float = option(
         0.0, "subtracted from pixels in 0..1 before the encoder (SADA, DrQ-v2: 0.5)", later=True
     )
@@ -116,15 +122,22 @@ class Config:
     pad_own_layers: int = option(3, "PAD: the last layers that RL and the auxiliary task do not share")
     projection_dim: int = option(100, "size of every projection (K)")
     hidden_dim: int = option(1024, "width of the actor's and critic's MLPs")
+    critic_norm: bool = option(False, "LayerNorm in the hidden layers of the Q functions", later=True)
 
     batch_size: int = option(128, "RL batch")
     discount: float = option(0.99, "discount gamma per decision")
     n_step: int = option(1, "decisions of reward before the bootstrap")
+    mean_reward: bool = option(
+        False,
+        "learn from the mean reward of a decision's frames instead of their sum (logged returns stay sums)",
+        later=True,
+    )
     replay_capacity: int = option(500_000, "transitions in the replay")
     replay_memory: str = option("disk", "disk (memory-mapped in the run directory) or ram", runtime=True)
     random_decisions: int = option(1_000, "decisions with random actions at the start")
     initial_updates: int = option(1_000, "catch-up updates after them")
-    update_every: int = option(1, "decisions per update")
+    update_every: int = option(1, "decisions between updates")
+    updates_at_once: int = option(1, "updates each time", later=True)
     actor_lr: float = option(1e-3, "Adam learning rate of the actor")
     critic_lr: float = option(1e-3, "Adam learning rate of the critic and encoder")
     critic_weight_decay: float = option(
@@ -191,6 +204,13 @@ class Config:
     def own_env(self) -> bool:
         """Whether the task is the user's own environment, `module:callable`."""
         return ":" in self.task
+
+    @property
+    def reward_scale(self) -> float:
+        """What rewards are multiplied by before the agent learns from them."""
+        if not self.mean_reward:
+            return 1.0
+        return 1 / (self.action_repeat or (1 if self.own_env else action_repeat(self.task)))
 
     @property
     def own_modes(self) -> dict[str, str]:
@@ -325,7 +345,7 @@ def _check(config: Config) -> None:
     """Refuse values that cannot work, in one sentence each."""
     at_least_one = (
         "decisions", "image_size", "crop_size", "frame_stack", "projection_dim", "hidden_dim", "batch_size", "n_step",
-        "replay_capacity", "update_every", "actor_every", "target_every", "aux_batch_size", "aux_every",
+        "replay_capacity", "update_every", "updates_at_once", "actor_every", "target_every", "aux_batch_size", "aux_every",
         "eval_episodes", "checkpoint_every", "keep_checkpoints", "log_every", "workers",
     )  # fmt: skip
     for name in at_least_one:
@@ -345,7 +365,7 @@ def _check(config: Config) -> None:
         "checkpoint_every": 10**12, "log_every": 10**12, "eval_every": 10**12, "eval_episodes": 10**6, "seed": 2**32 - 1,
         "image_size": 4096, "frame_stack": 100, "action_repeat": 1000, "episode_decisions": 10**9, "n_step": 10**4,
         "keep_checkpoints": 10**6, "workers": 1024, "threads": 1024, "batch_size": 10**9, "aux_batch_size": 10**9,
-        "update_every": 10**9, "actor_every": 10**9, "target_every": 10**9, "aux_every": 10**9,
+        "update_every": 10**9, "updates_at_once": 10**6, "actor_every": 10**9, "target_every": 10**9, "aux_every": 10**9,
     }  # fmt: skip
     for name, most in at_most.items():
         if getattr(config, name) > most:
@@ -416,6 +436,12 @@ def _check(config: Config) -> None:
         raise UserError(
             f"frame_layers must lie between 0 and {together}, not {config.frame_layers}: a later layer of the "
             f"{len(config.filters)} has to see the frames together"
+        )
+    if not 0 <= config.frame_differences < math.inf:
+        raise UserError(f"frame_differences must not be negative, but is {config.frame_differences}")
+    if config.frame_differences and config.frame_layers:
+        raise UserError(
+            "frame_differences are of pixels and frame_layers of features, which cannot be combined; set one of them to 0"
         )
     if not 0 <= config.alpha_beta < 1:
         raise UserError(f"alpha_beta must be at least 0 and below 1, not {config.alpha_beta}")

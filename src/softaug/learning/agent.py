@@ -292,7 +292,7 @@ def make_agent(
             channels_last(part.to(device))
         feature_dim = int(np.prod(feature_shape(encoder, view_shape)))
         sizes = (feature_dim, config.projection_dim, config.hidden_dim, action_dim)
-        actor, critic = Actor(*sizes).to(device), Critic(*sizes).to(device)
+        actor, critic = Actor(*sizes).to(device), Critic(*sizes, norm=config.critic_norm).to(device)
         for module in (actor, critic):
             initialise(module)
         sac = SAC(
@@ -310,6 +310,7 @@ def make_agent(
             critic_weight_decay=config.critic_weight_decay,
             share_features=config.share_features,
             critic_loss=row.critic_loss,
+            reward_scale=config.reward_scale,
         )
         prefetch = config.prefetch == "on" or (config.prefetch == "auto" and device.type == "cuda")
         weak = make_view(row.weak, config, images)

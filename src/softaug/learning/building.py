@@ -44,7 +44,7 @@ def make_trunk(config: Config, in_channels: int, layers: int) -> tuple[ConvStack
     filters, strides, alone = config.filters[:layers], config.strides[:layers], config.frame_layers
     first = partial(ConvStack, pixels=True, pixel_offset=config.pixel_offset)
     if not alone:
-        return first(in_channels, filters, strides), filters[-1]
+        return first(in_channels, filters, strides, frame_differences=config.frame_differences), filters[-1]
     frame = first(3, filters[:alone], strides[:alone])
     frames = in_channels // 3
     joint = ConvStack(

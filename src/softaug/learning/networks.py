@@ -28,7 +28,8 @@ class ConvStack(nn.Module):
     """3x3 convolutions without padding, ReLU between them (none after the last).
 
     `pixels` marks the stack that sees raw pixels 0..255 and takes them as 0..1, less `pixel_offset`; a later stack starts
-    with ReLU, unless `relu_first` is False.
+    with ReLU, unless `relu_first` is False. With `frame_differences` c > 0 it sees the newest frame and c times the
+    differences of successive ones, [x_k, c (x_k - x_{k-1}), ..., c (x_2 - x_1)], so that motion need not be learned first.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class ConvStack(nn.Module):
         *,
         pixels: bool,
         pixel_offset: float = 0.0,
+        frame_differences: float = 0.0,
         relu_first: bool = True,
     ):
         super().__init__()
         self.pixels, self.pixel_offset, self.relu_first = pixels, pixel_offset, relu_first
+        self.frame_differences = frame_differences
         channels = [in_channels, *filters]
         self.convs = nn.Sequential(
             *(nn.Conv2d(channels[i], channels[i + 1], 3, stride=stride) for i, stride in enumerate(strides))
@@ -53,10 +56,12 @@ class ConvStack(nn.Module):
             assert isinstance(conv, nn.Conv2d)
             if i == 0 and self.pixels:
                 # Changing the few weights instead of the many pixels saves passes over the batch.
-                bias = conv.bias
+                weight, bias = conv.weight, conv.bias
+                if self.frame_differences:
+                    weight = weights_of_frames(weight, self.frame_differences)
                 if bias is not None and self.pixel_offset:
-                    bias = bias - self.pixel_offset * conv.weight.sum((1, 2, 3))
-                x = F.conv2d(x.to(conv.weight.dtype), conv.weight / 255, bias, conv.stride)
+                    bias = bias - self.pixel_offset * weight.sum((1, 2, 3))
+                x = F.conv2d(x.to(weight.dtype), weight / 255, bias, conv.stride)
             elif i == 0 and not self.relu_first:
                 x = conv(x)
             elif relu is not None:
@@ -65,6 +70,22 @@ class ConvStack(nn.Module):
                 # In place where x is our own convolution's output, which nothing else needs.
                 x = conv(F.relu(x, inplace=i > 0))
         return x
+
+
+def weights_of_frames(weight: Tensor, scale: float) -> Tensor:
+    """Weights (C, 3k, 3, 3) of [x_k, c (x_k - x_{k-1}), ..., c (x_2 - x_1)] -> those of [x_1, ..., x_k] that give the same,
+    with c the `scale`."""
+    newest, *changes = weight.unflatten(1, (-1, 3)).unbind(1)
+    ends = [
+        *(scale * change for change in changes),
+        torch.zeros_like(newest),
+    ]  # each frame is the end of one change ...
+    begins = [
+        -newest,
+        *ends[:-1],
+    ]  # ... and the beginning of the next; the newest frame also stands for itself
+    of_frames = [end - begin for end, begin in zip(ends, begins, strict=True)]
+    return torch.cat(of_frames[::-1], dim=1).contiguous(memory_format=torch.channels_last)
 
 
 class FrameStack(nn.Module):
@@ -210,24 +231,27 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Two Q functions on one projection: (features, action) -> two values (B, 1)."""
+    """Two Q functions on one projection: (features, action) -> two values (B, 1). `norm`: LayerNorm in their hidden layers."""
 
-    def __init__(self, feature_dim: int, projection_dim: int, hidden_dim: int, action_dim: int):
+    def __init__(
+        self, feature_dim: int, projection_dim: int, hidden_dim: int, action_dim: int, *, norm: bool = False
+    ):
         super().__init__()
         self.projection = Projection(feature_dim, projection_dim)
-        self.q1 = make_mlp(projection_dim + action_dim, hidden_dim, 1)
-        self.q2 = make_mlp(projection_dim + action_dim, hidden_dim, 1)
+        self.q1 = make_mlp(projection_dim + action_dim, hidden_dim, 1, norm=norm)
+        self.q2 = make_mlp(projection_dim + action_dim, hidden_dim, 1, norm=norm)
 
     def forward(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         x = torch.cat([self.projection(features), action], dim=-1)
         return self.q1(x), self.q2(x)
 
 
-def make_mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
-    """Linear, ReLU, Linear, ReLU, Linear."""
-    return nn.Sequential(
-        nn.Linear(in_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, out_dim)
-    )  # fmt: skip
+def make_mlp(in_dim: int, hidden_dim: int, out_dim: int, *, norm: bool = False) -> nn.Sequential:
+    """Linear, ReLU, Linear, ReLU, Linear. `norm`: LayerNorm before each ReLU."""
+    layers: list[nn.Module] = []
+    for size in (in_dim, hidden_dim):
+        layers += [nn.Linear(size, hidden_dim), *([nn.LayerNorm(hidden_dim)] if norm else []), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(hidden_dim, out_dim))
 
 
 def initialise(module: nn.Module, conv_init: str = "delta_orthogonal") -> None:

@@ -42,9 +42,10 @@ class SAC(nn.Module):
         critic_weight_decay: float = 0.0,
         share_features: bool = False,
         critic_loss: CriticLoss = "sum",
+        reward_scale: float = 1.0,
     ):
         super().__init__()
-        self.share_features = share_features
+        self.share_features, self.reward_scale = share_features, reward_scale
         self.critic_error = CRITIC_ERRORS[critic_loss]
         self.encoder, self.actor, self.critic = encoder, actor, critic
         self.target_encoder = copy.deepcopy(encoder).requires_grad_(False)
@@ -73,11 +74,11 @@ class SAC(nn.Module):
     def bellman_target(
         self, next_view: Tensor, reward: Tensor, discount: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """r + gamma (min_i Q_i'(s', a') - alpha log pi(a' | s')), a' ~ pi: (B, 1)."""
+        """r + gamma (min_i Q_i'(s', a') - alpha log pi(a' | s')), a' ~ pi: (B, 1); r times `reward_scale`."""
         features, target_features = self._encode_next(next_view)
         next_action, log_prob = self.actor.sample(features, generator)
         q1, q2 = self.target_critic(target_features, next_action)
-        return reward + discount * (torch.minimum(q1, q2) - self.alpha * log_prob)
+        return self.reward_scale * reward + discount * (torch.minimum(q1, q2) - self.alpha * log_prob)
 
     def _encode_next(self, view: Tensor) -> tuple[Tensor, Tensor]:
         """By the online encoder and by its target."""

@@ -148,7 +148,7 @@ class Speeds:
 
 def run_seconds(config: Config, stepper: Stepper, speeds: Speeds, *, overlapped: bool) -> tuple[float, float]:
     """Of training and of the evaluations in it. overlapped: the environment steps while the learner updates."""
-    step, act, update = speeds.step, speeds.act, speeds.update / config.update_every
+    step, act, update = speeds.step, speeds.act, speeds.update * config.updates_at_once / config.update_every
     learning = max(step, update) + act if overlapped else step + act + update
     random = min(config.random_decisions, config.decisions)
     training = random * step + config.initial_updates * speeds.update + (config.decisions - random) * learning

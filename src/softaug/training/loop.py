@@ -109,10 +109,10 @@ class Training:
             self.save()
 
     def decide(self) -> None:
-        """One decision, with the update that is due computed while the environment steps."""
+        """One decision, with the updates that are due computed while the environment steps."""
         action = self.choose_action()
         self.stepper.send(action)
-        if self.update_is_due():
+        for _ in range(self.updates_due()):
             self.losses.add(self.agent.update(self.replay))
         frame, reward, terminated, truncated, info = self.stepper.receive()
         self.obs = self.stack.add(frame)
@@ -134,9 +134,10 @@ class Training:
             raise self.diverged("the policy's action")
         return action
 
-    def update_is_due(self) -> bool:
+    def updates_due(self) -> int:
         learning = self.counters.decisions - self.config.random_decisions
-        return learning > 0 and learning % self.config.update_every == 0
+        due = learning > 0 and learning % self.config.update_every == 0
+        return self.config.updates_at_once if due else 0
 
     def catch_up(self) -> None:
         """The updates for the random decisions. An interrupt may fall between any two of them."""

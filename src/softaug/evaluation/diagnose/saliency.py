@@ -103,7 +103,9 @@ def load_critic(run: Run) -> Critic | None:
         return None
     projection_dim, feature_dim = weights["projection.linear.weight"].shape
     hidden_dim, inputs = weights["q1.0.weight"].shape
-    critic = Critic(feature_dim, projection_dim, hidden_dim, inputs - projection_dim)
+    critic = Critic(
+        feature_dim, projection_dim, hidden_dim, inputs - projection_dim, norm=run.config.critic_norm
+    )
     critic.load_state_dict(weights)
     return critic.eval()
 
