@@ -14,7 +14,7 @@ from softaug.files import read_object
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # Sized for two CPU cores by measurement (docs/speed.md): same code path, smaller images, networks and batches.
+    # Sized for two CPU cores by measurement (docs/small_preset.md): same code path, smaller images, networks and batches.
     # 200,000 frames where a decision has four of them.
     "small": {
         "decisions": 50_000,
@@ -90,7 +90,7 @@ _SMALL_ROBOT_PUSH = {
 # greedy before it has seen enough (cartpole_swingup got half the return).
 _RARE_REWARDS = {"initial_temperature": 0.01, "alpha_lr": 1e-3}
 
-# (preset, task) -> what that task needs otherwise, by measurement (docs/speed.md).
+# (preset, task) -> what that task needs otherwise, by measurement (docs/small_preset.md).
 TASK_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     # 200,000 frames, as for the other tasks; one update per four frames at least.
     ("small", "cartpole_swingup"): {"decisions": 25_000},
