@@ -49,10 +49,7 @@ def push(folder: Path, repository: str) -> str:
         # One commit, so that nobody ever finds half of a policy.
         api.create_commit(
             repository,
-            [
-                hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=file)
-                for name, file in files.items()
-            ],
+            [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()],
             commit_message="Add a policy trained with softaug",
         )
     return str(address)
