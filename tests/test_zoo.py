@@ -178,6 +178,40 @@ def test_get_copies_what_is_whole_and_nothing_else(policy: Path, capsys: pytest.
     assert not [path for path in Path().iterdir() if "second" in path.name]
 
 
+@pytest.mark.parametrize("name", ["README.md", "config.json"])
+def test_no_file_from_elsewhere_is_copied_through_a_link(
+    policy: Path, here: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The card has no checksum, so only this keeps a secret out of the copy; the rule holds for every file."""
+    secret = here / "secret"
+    (policy / name).rename(secret)
+    (policy / name).symlink_to(secret)
+    assert main(["zoo", "get", NAME, "--out", "copy"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{name} is a link to {secret}" in said
+    assert not [path for path in here.iterdir() if "copy" in path.name]
+
+
+def test_links_within_a_folder_and_within_a_cache_of_the_hub_are_copied(policy: Path, here: Path) -> None:
+    (policy / "README.md").rename(policy / "card")
+    (policy / "README.md").symlink_to("card")
+    PolicyFolder(policy).copy(here / "first")
+    assert (here / "first" / "README.md").read_bytes() == (policy / "card").read_bytes()
+    assert not (here / "first" / "README.md").is_symlink()
+    snapshot, blobs = here / "cache" / "snapshots" / "0a1b", here / "cache" / "blobs"
+    shutil.copytree(here / "first", snapshot)
+    blobs.mkdir()
+    for file in snapshot.iterdir():
+        file.rename(blobs / f"blob-{file.name}")
+        file.symlink_to(f"../../blobs/blob-{file.name}")
+    PolicyFolder(snapshot).copy(here / "second")
+    assert content_of(here / "second") == content_of(here / "first")
+    (snapshot / "README.md").unlink()
+    (snapshot / "README.md").symlink_to((policy / "card").resolve())
+    with pytest.raises(UserError, match="outside of its folder"):
+        PolicyFolder(snapshot).copy(here / "third")
+
+
 def rewrite_results(policy: Path, **changes: Any) -> None:
     """As somebody else may have written them: other values, and checksums that fit."""
     file = policy / "results.json"

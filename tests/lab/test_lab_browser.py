@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +18,20 @@ playwright = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 from serving import Serving  # noqa: E402
+from serving import until as wait_for  # noqa: E402
 
 pytestmark = pytest.mark.slow
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--use-fake-device-for-media-stream",
          "--use-fake-ui-for-media-stream"]  # fmt: skip
+DRAW_LATE = """
+    const decode = window.createImageBitmap.bind(window);
+    window.createImageBitmap = async (image) => {
+        await new Promise((resolve) => { setTimeout(resolve, 150); });
+        return decode(image);
+    };
+"""
+"""Every frame is drawn late: a test that does not wait for the frame it asked for fails always, not now and then."""
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +63,11 @@ class Opened:
         self.page = self.context.new_page()
         self.page.set_default_timeout(120_000)
         self.complaints: list[str] = []
-        self.page.on("console", lambda message: self._said(message.text))
+        self.page.add_init_script(DRAW_LATE)
+        self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.goto(address)
         until(self.page, "document.body.dataset.frame")
-
-    def _said(self, text: str) -> None:
-        if "willReadFrequently" not in text:  # about the pixels that these tests read
-            self.complaints.append(text)
 
     def close(self) -> None:
         self.context.close()
@@ -86,8 +94,7 @@ def opened(browser: Any, serving: Serving) -> Iterator[Opened]:
 def page(opened: Opened) -> Iterator[Any]:
     """The page in the training appearance, paused; afterwards it has complained about nothing."""
     opened.complaints.clear()
-    opened.page.click("#plain")
-    until(opened.page, "!location.search.match(/mode|roll|sky|hue|background/)")
+    after(opened.page, lambda: opened.page.click("#plain"))
     yield opened.page
     assert not opened.complaints
 
@@ -97,11 +104,17 @@ def hashes(page: Any) -> list[str]:
 
 
 def after(page: Any, act: Any) -> list[str]:
-    """The hashes of the first frame that shows what `act` changed."""
-    before = int(page.evaluate("document.body.dataset.change"))
+    """The hashes of a frame that shows what `act` asked for: any new frame may still be of an earlier request."""
+    before = number(page, "asked")
     act()
-    until(page, f"Number(document.body.dataset.change) > {before}")
+    until(page, f"Number(document.body.dataset.asked) > {before}")
+    until(page, "Number(document.body.dataset.change) >= Number(document.body.dataset.asked)")
     return hashes(page)
+
+
+def number(page: Any, name: str) -> int:
+    """frame: of the newest frame; change: of the last request that it shows; asked: of the last request."""
+    return int(page.evaluate(f"document.body.dataset.{name} || 0"))
 
 
 def slide(page: Any, name: str, value: float) -> list[str]:
@@ -115,12 +128,9 @@ def slide(page: Any, name: str, value: float) -> list[str]:
 
 def canvas(page: Any, selector: str) -> np.ndarray:
     """The pixels of a canvas (H, W, 3), as they are shown."""
-    script = """(selector) => {
-        const canvas = document.querySelector(selector);
-        return [canvas.height, canvas.width, [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data]];
-    }"""
-    height, width, data = page.evaluate(script, selector)
-    return np.array(data, np.uint8).reshape(height, width, 4)[..., :3]
+    address = page.evaluate("(selector) => document.querySelector(selector).toDataURL()", selector)
+    content = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
 
 
 def test_the_page_shows_both_agents(page: Any) -> None:
@@ -136,7 +146,7 @@ def test_sliders_change_the_frames_and_the_address(page: Any) -> None:
     for name, value in (("roll", 90), ("hue", 120), ("light", 0.3)):
         changed = slide(page, name, value)
         assert all(new != old for new, old in zip(changed, plain, strict=True)), name
-        until(page, f"location.search.includes('{name}=')")
+        assert f"{name}=" in page.url
         assert slide(page, name, {"roll": 0, "hue": 0, "light": 1}[name]) == plain
 
 
@@ -144,20 +154,43 @@ def test_colors_modes_and_surprises(page: Any) -> None:
     plain = hashes(page)
     assert after(page, lambda: page.fill("#set-sky", "#ff0000")) != plain
     assert canvas(page, "#scene-0")[:40].reshape(-1, 3).mean(0).argmax() == 0
-    page.click("button[aria-label^='Sky']")
-    until(page, "!location.search.includes('sky')")
+    assert after(page, lambda: page.click("button[aria-label^='Sky']")) == plain
+    assert "sky" not in page.url
     assert after(page, lambda: page.select_option("#set-mode", "video_hard")) != plain
-    until(page, "location.search.includes('mode=video_hard')")
+    assert "mode=video_hard" in page.url
     assert float(page.inner_text("#readings .distance output >> nth=0")) > 0
     before = page.url
-    after(page, lambda: page.click("#surprise"))
-    until(page, f"location.href !== {before!r}")
+    assert after(page, lambda: page.click("#surprise")) != plain
+    assert page.url != before
+
+
+def test_every_one_of_many_quick_requests_counts(page: Any) -> None:
+    """None waits for the one before it; the last frame shows all of them, in their order."""
+    plain, paused = hashes(page), page.inner_text("#pause")
+
+    def hurry() -> None:
+        page.evaluate("""() => {
+            const slide = (id, value) => {
+                const input = document.getElementById(id);
+                input.value = value;
+                input.dispatchEvent(new Event("input", { bubbles: true }));
+            };
+            slide("set-roll", 45);
+            document.getElementById("plain").click();
+            for (let count = 0; count < 2; count += 1) document.getElementById("pause").click();
+            slide("set-hue", 90);
+        }""")
+
+    assert after(page, hurry) != plain
+    assert "hue=90" in page.url and "roll" not in page.url
+    assert page.inner_text("#pause") == paused
+    assert slide(page, "hue", 0) == plain
 
 
 def test_an_uploaded_image_appears_behind_the_walker(page: Any, opened: Opened, tmp_path: Path) -> None:
     Image.new("RGB", (80, 60), (0, 255, 0)).save(tmp_path / "green.png")
     after(page, lambda: page.set_input_files("#set-upload", str(tmp_path / "green.png")))
-    until(page, "location.search.includes('background=upload')")
+    assert "background=upload" in page.url
     shown = canvas(page, "#scene-0").astype(int)
     green = (shown[..., 1] > 200) & (shown[..., 0] < 60) & (shown[..., 2] < 60)
     assert green[:60].mean() > 0.9
@@ -172,8 +205,8 @@ def test_an_uploaded_image_appears_behind_the_walker(page: Any, opened: Opened, 
 
 def test_the_webcam_appears(page: Any, opened: Opened) -> None:
     plain = canvas(page, "#scene-0")
-    page.select_option("#set-background", "webcam")
-    until(page, "location.search.includes('webcam')")
+    after(page, lambda: page.select_option("#set-background", "webcam"))
+    assert "webcam" in page.url
 
     def sky_changed() -> bool:
         return bool(np.abs(canvas(page, "#scene-0")[:40].astype(int) - plain[:40]).mean() > 20)
@@ -187,9 +220,8 @@ def test_the_webcam_appears(page: Any, opened: Opened) -> None:
 
 def test_a_link_restores_the_scene_bit_for_bit(page: Any, browser: Any) -> None:
     slide(page, "roll", 20)
-    decisions = int(page.evaluate("document.querySelector('.stage').dataset.decisions"))
-    page.click("#step")
-    until(page, f"Number(document.querySelector('.stage').dataset.decisions) === {decisions + 1}")
+    after(page, lambda: page.click("#step"))
+    page.evaluate("delete document.getElementById('link').dataset.link")
     page.click("#link")
     until(page, "document.getElementById('link').dataset.link")
     other = Opened(browser, page.evaluate("document.getElementById('link').dataset.link"))
@@ -202,31 +234,52 @@ def test_a_link_restores_the_scene_bit_for_bit(page: Any, browser: Any) -> None:
 
 
 def test_keyboard_and_pointer(page: Any) -> None:
-    page.focus("body")
-    page.keyboard.press("p")
-    until(page, "document.getElementById('pause').textContent === 'Pause'")
+    def decided() -> list[str]:
+        """What the first decision of this episode leads to."""
+        after(page, lambda: page.keyboard.press("r"))
+        return after(page, lambda: page.keyboard.press("s"))
+
     page.focus("#scene-0")
+    free = decided()
+    assert decided() == free
     page.keyboard.down("ArrowRight")
-    page.wait_for_timeout(300)
+    pushed = decided()
     page.keyboard.up("ArrowRight")
+    assert pushed[0] != free[0]
+    assert pushed[1] == free[1]  # the other agent is left alone
+    assert decided() == free
     box = page.locator("#scene-1").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    after(page, lambda: page.keyboard.press("r"))
+    page.mouse.move(*middle_of_the_walker(page, box))
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] / 2)
     page.mouse.up()
-    page.keyboard.press("p")
-    until(page, "document.getElementById('pause').textContent === 'Continue'")
+    dragged = after(page, lambda: page.keyboard.press("s"))
+    assert dragged[1] != free[1]
+    assert dragged[0] == free[0]
+    after(page, lambda: page.keyboard.press("p"))
+    assert page.inner_text("#pause") == "Pause"
+    after(page, lambda: page.keyboard.press("p"))
+    assert page.inner_text("#pause") == "Continue"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement !== document.body")
 
 
+def middle_of_the_walker(page: Any, box: dict[str, float]) -> tuple[float, float]:
+    """A point of the window on the second agent's body, which is orange on blue."""
+    scene = canvas(page, "#scene-1").astype(int)
+    walker = np.argwhere(scene @ [1, 0, -1] > 60)
+    row, column = (walker[len(walker) // 2] + 0.5) / len(scene)
+    return box["x"] + column * box["width"], box["y"] + row * box["height"]
+
+
 def test_recording_and_evaluation(page: Any) -> None:
     page.click("#record")
-    page.click("#pause")
-    number = int(page.evaluate("document.body.dataset.frame"))
-    until(page, f"Number(document.body.dataset.frame) > {number + 6}")
+    after(page, lambda: page.click("#pause"))
+    begun = number(page, "frame")
+    until(page, f"Number(document.body.dataset.frame) > {begun + 6}")
     page.click("#record")
-    page.click("#pause")
+    after(page, lambda: page.click("#pause"))
     until(page, "document.querySelectorAll('#recording a').length === 3")
     address = page.evaluate("document.querySelector('#recording a').href")
     script = """async (address) => {
@@ -267,22 +320,23 @@ def test_phone_width_needs_no_sideways_scrolling(page: Any) -> None:
         page.set_viewport_size({"width": 1280, "height": 900})
 
 
-def test_a_hidden_tab_stops_the_simulation(page: Any) -> None:
-    page.click("#pause")
-    number = int(page.evaluate("document.body.dataset.frame"))
-    until(page, f"Number(document.body.dataset.frame) > {number + 2}")
+def test_a_hidden_tab_stops_the_simulation(page: Any, serving: Serving) -> None:
+    after(page, lambda: page.click("#pause"))
+    begun = number(page, "frame")
+    until(page, f"Number(document.body.dataset.frame) > {begun + 2}")
     hide = """(hidden) => {
         Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));
     }"""
     page.evaluate(hide, True)
-    page.wait_for_timeout(2000)
-    number = int(page.evaluate("document.body.dataset.frame"))
+    (shown,) = serving.lab.pages
+    wait_for(lambda: not shown._visible and not shown._ticking.locked(), what="the last tick is over")
+    ticks = shown._session._number
     page.wait_for_timeout(1500)
-    assert int(page.evaluate("document.body.dataset.frame")) == number
+    assert shown._session._number == ticks
     page.evaluate(hide, False)
-    until(page, f"Number(document.body.dataset.frame) > {number}")
-    page.click("#pause")
+    wait_for(lambda: shown._session._number > ticks)
+    after(page, lambda: page.click("#pause"))
 
 
 def test_the_page_survives_a_restart_of_the_server(opened: Opened, serving: Serving) -> None:
@@ -294,9 +348,8 @@ def test_the_page_survives_a_restart_of_the_server(opened: Opened, serving: Serv
     until(
         page, "document.getElementById('message').textContent.includes('connection to softaug lab is lost')"
     )
-    page.evaluate("delete document.body.dataset.frame")
     serving.start(token)
-    until(page, "document.body.dataset.frame")
+    until(page, "document.body.dataset.state === 'open' && document.body.dataset.frame")
     assert page.input_value("#set-roll") == "33"
     serving.stop()
     serving.start()

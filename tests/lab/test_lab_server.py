@@ -419,6 +419,36 @@ def test_uploads_have_a_size_and_a_time_limit(
         uploads.decode_upload(tmp_path / "image", "image/png", tmp_path)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such limits")
+def test_the_decoder_works_within_its_limits_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    import resource
+
+    code = (
+        "import resource; from softaug.lab import uploads; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6)); uploads.limit_this_process(); "
+        "print([resource.getrlimit(kind) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    limits = json.loads(said.replace("(", "[").replace(")", "]"))
+    assert limits[:2] == [[uploads.DECODE_SECONDS] * 2, [10**6] * 2]  # a lower one that exists already stays
+    if sys.platform != "darwin":
+        assert limits[2] == [uploads.DECODE_MEMORY] * 2
+    (tmp_path / "image").write_bytes(encoded("PNG"))
+    for refused in ("RLIMIT_CPU", "RLIMIT_FSIZE", *(["RLIMIT_AS"] if sys.platform != "darwin" else [])):
+
+        def refuse(kind: int, limit: Any, refused: str = refused) -> None:
+            if kind == getattr(resource, refused):
+                raise ValueError("not allowed")
+
+        monkeypatch.setattr(resource, "setrlimit", refuse)
+        arguments = [str(tmp_path / "image"), "image/png", str(tmp_path / "decoded.npy")]
+        assert uploads.main(*arguments) == uploads.FOREIGN
+        assert f"{refused.removeprefix('RLIMIT_')} for the decoder (not allowed)" in capsys.readouterr().err
+        assert not (tmp_path / "decoded.npy").exists()
+
+
 # The command.
 
 

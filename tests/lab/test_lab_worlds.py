@@ -20,7 +20,7 @@ from softaug.evaluation.evaluate import Task, evaluate
 from softaug.lab.backdrops import UPLOAD_SIZE, Backdrops
 from softaug.lab.live_env import SCENE_SIZE, Push
 from softaug.lab.settings import Settings
-from softaug.lab.worker import Agent, Answer, Request
+from softaug.lab.worker import Agent, Answer, Request, Step
 from softaug.lab.worlds import EPISODES, LiveEnvs, SuiteWorld, place_from_text, place_to_text
 
 UPLOAD = "00000000000000aa"
@@ -254,7 +254,7 @@ def test_damaged_places_are_refused(world: SuiteWorld) -> None:
 def answered(agent: Agent, settings: Settings, steps: int = 0, **more: Any) -> Answer:
     answer = agent.answer(Request(settings, **more))
     for _ in range(steps):
-        answer = agent.answer(Request(settings, steps=1))
+        answer = agent.answer(Request(settings, step=Step()))
     return answer
 
 

@@ -136,5 +136,12 @@ def test_video_source_keeps_a_bounded_number_of_videos():
     for index in range(40):
         videos.open(index, 16, 16)
     assert len(videos._built) == procedural_videos.CACHED_VIDEOS
+    large = video_source("hard", "procedural")
+    for index in range(6):
+        large.open(index, 16, 16)
+        large.open(index, 200, 200)
+    assert sum(height * width for _, height, width in large._built) <= procedural_videos.CACHED_PIXELS
+    assert (5, 16, 16) in large._built and (5, 200, 200) in large._built
+    assert large.open(0, 1000, 1000) is large.open(0, 1000, 1000)  # the newest one, whatever its size
     copied = pickle.loads(pickle.dumps(videos))
     np.testing.assert_array_equal(copied.open(3, 16, 16).frame(1), videos.open(3, 16, 16).frame(1))

@@ -108,7 +108,10 @@ def _watch(page: Any, lab: Any, seconds: float) -> dict[str, Any]:
         if now >= next_memory:
             memory.append(_memory_mb([os.getpid(), *(pid for shown in lab.pages for pid in shown.pids)]))
             next_memory = now + max(1.0, seconds / 60)
-        header = _next_frame(page)
+        # No longer than until the next change, which would otherwise always be sent when a decision has just begun.
+        header = _next_frame(page, next_change - time.monotonic())
+        if header is None:
+            continue
         arrived = time.monotonic()
         frames += arrived >= begin
         for known in [known for known in sent if known <= header["change"]]:
@@ -136,13 +139,17 @@ def _until_first_frame(page: Any) -> None:
     raise UserError("the agents did not start; run `softaug doctor`")
 
 
-def _next_frame(page: Any) -> dict[str, Any]:
-    while True:
-        message = page.recv(timeout=START_SECONDS)
-        if isinstance(message, bytes):
-            page.send(json.dumps({"type": "ack"}))
-            length = int.from_bytes(message[:4], "little")
-            return json.loads(message[4 : 4 + length])
+def _next_frame(page: Any, seconds: float) -> dict[str, Any] | None:
+    """The header of the next message, if it is a frame and comes in time."""
+    try:
+        message = page.recv(timeout=max(0.0, seconds))
+    except TimeoutError:
+        return None
+    if not isinstance(message, bytes):
+        return None
+    page.send(json.dumps({"type": "ack"}))
+    length = int.from_bytes(message[:4], "little")
+    return json.loads(message[4 : 4 + length])
 
 
 def _memory_mb(pids: list[int]) -> float:

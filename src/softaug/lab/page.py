@@ -1,6 +1,8 @@
 """One open page: messages of its WebSocket in, the newest frame out, and the session that is ticked in between.
 
-Page to server, text: {"type": ...} as in `Page.MESSAGES`; binary: a JPEG image of the webcam.
+Page to server, text: {"type": ...} as in `Page.MESSAGES`; binary: a JPEG image of the webcam. Messages that change what is
+shown have a rising "number". A frame's "change" is the number of the last one that it shows, and so is the "number" of a
+message about the settings.
 Server to page, text: ready, settings, link, test, recording, uploaded, error; binary: a frame, which is a number (4 bytes,
 little endian), so many bytes of JSON, and the images of all agents one after the other.
 """
@@ -66,13 +68,16 @@ class Page:
         self._wake = asyncio.Event()
         self._frame: Snapshot | None = None
         self._frame_ready = asyncio.Event()
-        self._texts: asyncio.Queue[str] = asyncio.Queue()
+        self._texts: dict[tuple[str, str], str] = {}
+        """To be sent, oldest first. A newer one replaces one of its kind: a page that does not read gets no queue."""
         self._in_flight = 0
         self._heard = time.monotonic()
         self._visible = True
         self._rng = np.random.default_rng()
         self._webcam: bytes | None = None
         self._recording: recordings.Recording | None = None
+        self._writing = self._linking = False
+        self._told_change = 0
         self._episodes: Episodes | None = None
         self._ticking = asyncio.Lock()
         self._jobs: set[asyncio.Task[None]] = set()
@@ -126,9 +131,13 @@ class Page:
         kind = str(message["type"])
         if kind not in self.MESSAGES:
             raise ValueError(f"unknown message {kind[:40]!r}")
-        self.MESSAGES[kind](self, message)
-        if kind != "ack":
-            self._wake.set()
+        number = 0 if kind == "ack" else int(message.get("number", 0))
+        try:
+            self.MESSAGES[kind](self, message)
+        finally:  # one that is refused is over, too
+            self._session.heard(number)
+            if kind != "ack":
+                self._wake.set()
 
     def _take_webcam(self, content: bytes) -> None:
         if len(content) > WEBCAM_BYTES:
@@ -146,7 +155,7 @@ class Page:
         self._visible = bool(message["value"])
 
     def _on_change(self, message: dict[str, Any]) -> None:
-        self._session.change(dict(message["changes"]), int(message.get("number", 0)))
+        self._session.change(dict(message["changes"]))
 
     def _on_reset(self, message: dict[str, Any]) -> None:
         self._session.reset()
@@ -167,14 +176,16 @@ class Page:
 
     def _on_surprise(self, message: dict[str, Any]) -> None:
         ready = self._session.ready[0]
-        self._session.change(surprise(self._rng, ready.controls, ready.modes), int(message.get("number", 0)))
+        self._session.change(surprise(self._rng, ready.controls, ready.modes))
 
     def _on_plain(self, message: dict[str, Any]) -> None:
         """Back to the appearance of training."""
         self._session.change({name: FIELDS[name].default for name in APPEARANCE_FIELDS})
 
     def _on_link(self, message: dict[str, Any]) -> None:
-        self._start(self._make_link())
+        if not self._linking:  # the one that is being made will do
+            self._linking = True
+            self._start(self._make_link())
 
     def _on_test(self, message: dict[str, Any]) -> None:
         if self._episodes is not None:
@@ -189,6 +200,9 @@ class Page:
             self._episodes.close()
 
     def _on_record(self, message: dict[str, Any]) -> None:
+        if message["value"] and self._writing:
+            self._say("recording", state="none")
+            raise UserError("the last recording is still being written; wait for its files")
         if message["value"] and self._recording is None:
             names = tuple(agent.name for agent in self._agents)
             per_second = float(np.clip(self._session.decisions_per_second, 1.0, 30.0))
@@ -216,7 +230,7 @@ class Page:
 
     async def _drive(self) -> None:
         await self._start_agents()
-        due = time.monotonic()
+        due, stepped = time.monotonic(), False
         while True:
             running = self._runs()
             wait = max(0.0, due - time.monotonic()) if running else SILENT_SECONDS
@@ -225,9 +239,11 @@ class Page:
                     await asyncio.wait_for(self._wake.wait(), wait)
             self._wake.clear()
             now = time.monotonic()
-            step = self._runs() and now >= due
+            # What was asked for is shown at once; a decision comes first only if the last tick made none.
+            step = self._runs() and now >= due and not (stepped and self._session.wanted)
             if not (step or self._session.wanted) or not self._visible:
                 continue
+            stepped = step
             if step:
                 pause = 1.0 / self._session.decisions_per_second
                 due = max(now, due + pause) if not self._session.over else now
@@ -252,7 +268,7 @@ class Page:
             self._say("error", text=str(error))
             self._say_settings()
             return
-        if snapshot.settings != before or snapshot.number == 1:
+        if snapshot.settings != before or snapshot.number == 1 or snapshot.change != self._told_change:
             self._say_settings()
         if self._recording is not None and snapshot.stepped:
             self._recording.add(snapshot)
@@ -287,23 +303,27 @@ class Page:
     async def _send(self) -> None:
         """Texts first, then the newest frame, if the page has room for it."""
         while True:
-            while not self._texts.empty():
-                await self._socket.send_text(self._texts.get_nowait())
+            while self._texts:
+                await self._socket.send_text(self._texts.pop(next(iter(self._texts))))
             if self._frame is not None and self._in_flight < IN_FLIGHT:
                 snapshot, self._frame = self._frame, None
                 self._in_flight += 1
                 await self._socket.send_bytes(frame_message(snapshot))
-            if self._texts.empty() and (self._frame is None or self._in_flight >= IN_FLIGHT):
+            if not self._texts and (self._frame is None or self._in_flight >= IN_FLIGHT):
                 self._frame_ready.clear()
                 await self._frame_ready.wait()
 
     def _say(self, kind: str, **facts: Any) -> None:
-        self._texts.put_nowait(json.dumps({"type": kind, **facts}, allow_nan=False))
+        key = kind, str(facts.get("state", ""))
+        self._texts.pop(key, None)
+        self._texts[key] = json.dumps({"type": kind, **facts}, allow_nan=False)
         self._frame_ready.set()
 
     def _say_settings(self) -> None:
-        settings = self._session.settings
-        self._say("settings", settings=settings.to_json(), query=settings.to_query())
+        settings, self._told_change = self._session.settings, self._session.change_number
+        self._say(
+            "settings", settings=settings.to_json(), query=settings.to_query(), number=self._told_change
+        )
 
     # What takes longer.
 
@@ -323,8 +343,11 @@ class Page:
             self._say("error", text="this failed; the terminal of the server says why")
 
     async def _make_link(self) -> None:
-        async with self._ticking:
-            query, places = await self._in_thread(self._session.links)
+        try:
+            async with self._ticking:
+                query, places = await self._in_thread(self._session.links)
+        finally:
+            self._linking = False
         self._say("link", query=query, at=places)
 
     async def _watch_episodes(self, episodes: Episodes) -> None:
@@ -345,6 +368,7 @@ class Page:
         if not recording.ticks:
             self._say("recording", state="none")
             raise UserError("nothing was recorded: let the agents act while recording")
+        self._writing = True
         self._start(self._write_recording(recording))
 
     async def _write_recording(self, recording: recordings.Recording) -> None:
@@ -362,6 +386,7 @@ class Page:
             while process.is_alive() and time.monotonic() < end:
                 await asyncio.sleep(0.1)
         finally:
+            self._writing = False
             if process.is_alive():
                 process.kill()
         if process.exitcode != 0:

@@ -13,7 +13,7 @@ from softaug.errors import UserError
 from softaug.lab.agents import LabAgent
 from softaug.lab.live_env import Push
 from softaug.lab.settings import MAX_SEED, Settings
-from softaug.lab.worker import Answer, Ready, Request, Worker
+from softaug.lab.worker import Answer, Ready, Request, Step, Worker
 from softaug.lab.worlds import Place, place_from_text, place_to_text
 
 
@@ -26,7 +26,7 @@ class Snapshot:
     answers: tuple[Answer, ...]
     stepped: bool
     change: int
-    """Number of the page's last message that this takes into account."""
+    """Number of the page's last message that is shown here."""
 
 
 @dataclass
@@ -38,6 +38,8 @@ class _Wishes:
     step: bool = False
     webcam: bytes | None = None
     places: Sequence[Place] | None = None
+    number: int = 0
+    """Of the page's last message with one."""
 
 
 class Session:
@@ -57,8 +59,11 @@ class Session:
                 )
             self._wishes.places = found
         self._pushes: dict[int, Push] = {}
+        self._unused: set[int] = set()
+        self._released: set[int] = set()
+        """Agents whose push no decision has felt yet, and those of them for which it ends then."""
         self._answers: tuple[Answer, ...] = ()
-        self._number = self._change = 0
+        self._number = self.change_number = 0
         self._workers = [Worker(agent, folder) for agent in self.agents]
         self.ready: tuple[Ready, ...] = ()
 
@@ -83,13 +88,12 @@ class Session:
 
     # Wishes.
 
-    def change(self, changes: Mapping[str, Any], number: int = 0) -> None:
+    def change(self, changes: Mapping[str, Any]) -> None:
         """Settings for the next tick; wrong ones are refused at once."""
         with self._lock:
             wanted = {**self._wishes.changes, **changes}
             self.settings.with_changes(wanted)
             self._wishes.changes = wanted
-            self._change = max(self._change, number)
 
     def reset(self) -> None:
         with self._lock:
@@ -104,14 +108,26 @@ class Session:
         with self._lock:
             self._wishes.webcam = content
 
+    def heard(self, number: int) -> None:
+        """The page's messages up to this number have been heard: the next snapshot says that it shows them."""
+        with self._lock:
+            self._wishes.number = max(self._wishes.number, number)
+
     def push(self, agent: int, push: Push | None) -> None:
-        """From the next decision on, until it is None. In the same states, every agent is pushed."""
+        """From the next decision on, until it is None, but for one decision at least. In the same states, every agent
+        is pushed.
+        """
         with self._lock:
             for index in range(len(self.agents)) if self.settings.states == "same" else [agent]:
-                if push is None:
+                if push is None and index in self._unused:
+                    self._released.add(index)
+                elif push is None:
                     self._pushes.pop(index, None)
-                elif index < len(self.agents):
+                elif 0 <= index < len(self.agents):
+                    if index not in self._pushes:
+                        self._unused.add(index)
                     self._pushes[index] = push
+                    self._released.discard(index)
 
     @property
     def wanted(self) -> bool:
@@ -122,34 +138,38 @@ class Session:
     # Ticks.
 
     def tick(self, *, step: bool) -> Snapshot:
-        """Do what was asked for and, with `step`, make a decision. After an error the settings are as before."""
+        """With `step` make a decision; then do what was asked for, also meanwhile, and show it.
+
+        After an error the settings are as before.
+        """
+        over, stepped = self.over, False
+        if step and self._answers and not over:
+            self._step_all()
+            stepped = True
         with self._lock:
             wishes, self._wishes = self._wishes, _Wishes()
-            pushes, change = dict(self._pushes), self._change
+            self.change_number = max(self.change_number, wishes.number)
+        once = wishes.step and bool(self._answers)
         before, settings = self.settings, self.settings.with_changes(wishes.changes)
-        step = (step or wishes.step) and bool(self._answers)
         reset = wishes.reset
-        if step and self.over:  # the next episode
+        if over and (step or once):  # the next episode
             settings = dataclasses.replace(settings, seed=(settings.seed + 1) % (MAX_SEED + 1))
-            step, reset = False, True
+            once, reset = False, True
         places: Sequence[Place | None] = wishes.places or [None] * len(self.agents)
         if settings.states == "same" and before.states == "own" and self._answers and not reset:
             places = self._places_of_first(before)
+        steps: Sequence[Step | None] = self._steps() if once else [None] * len(self.agents)
         requests = [
-            Request(
-                settings=settings,
-                webcam=wishes.webcam,
-                reset=reset,
-                place=places[index],
-                push=pushes.get(index),
-                steps=int(step),
-            )
-            for index in range(len(self.agents))
+            Request(settings, wishes.webcam, reset, place, mine)
+            for place, mine in zip(places, steps, strict=True)
         ]
-        self._answers = self._ask_in_turn(requests) if settings.states == "same" else self._ask(requests)
+        if once and settings.states == "same":
+            self._answers = self._ask_in_turn(requests)
+        else:
+            self._answers = self._ask(requests)
         self.settings = settings
         self._number += 1
-        return Snapshot(self._number, settings, self._answers, step, change)
+        return Snapshot(self._number, settings, self._answers, stepped or once, self.change_number)
 
     def links(self) -> tuple[str, str]:
         """Settings and places of what is shown now, as a link has them: paused, so that it shows the same."""
@@ -175,21 +195,44 @@ class Session:
             )
         return [None, *[place] * (len(self._workers) - 1)]
 
+    def _steps(self) -> list[Step]:
+        """A decision of each agent, pushed as the page wants it now."""
+        with self._lock:
+            steps = [Step(self._pushes.get(index)) for index in range(len(self.agents))]
+            for index in self._released:
+                del self._pushes[index]
+            self._released.clear()
+            self._unused.clear()
+        return steps
+
+    def _step_all(self) -> None:
+        """A decision of every agent; without images, so that these show what is asked for while it is made."""
+        steps = self._steps()
+        if self.settings.states == "own":
+            self._ask(steps)
+            return
+        (first,) = self._ask(steps[:1], self._workers[:1])
+        self._ask([dataclasses.replace(step, action=first.taken) for step in steps[1:]], self._workers[1:])
+
     def _ask_in_turn(self, requests: Sequence[Request]) -> tuple[Answer, ...]:
         """The first agent, and then the others with its action."""
-        self._workers[0].send(requests[0])
-        first: Answer = self._workers[0].receive()
-        followers = [dataclasses.replace(request, action=first.taken) for request in requests[1:]]
+        (first,) = self._ask(requests[:1], self._workers[:1])
+        followers = [
+            dataclasses.replace(
+                request, step=request.step and dataclasses.replace(request.step, action=first.taken)
+            )
+            for request in requests[1:]
+        ]
         return (first, *self._ask(followers, self._workers[1:]))
 
     def _ask(
-        self, requests: Sequence[Request], workers: Sequence[Worker] | None = None
-    ) -> tuple[Answer, ...]:
-        """All at once; every answer is waited for, also after an error, so that the next one belongs to its request."""
+        self, requests: Sequence[Request | Step], workers: Sequence[Worker] | None = None
+    ) -> tuple[Any, ...]:
+        """All at once, `Answer` or `Stepped`; every answer is waited for, also after an error, so that the next one belongs to its request."""
         workers = self._workers if workers is None else workers
         for worker, request in zip(workers, requests, strict=True):
             worker.send(request)
-        answers: list[Answer] = []
+        answers: list[Any] = []
         errors: list[Exception] = []
         for worker in workers:
             try:

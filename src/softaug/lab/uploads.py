@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import signal
@@ -82,13 +81,26 @@ def decode_upload(source: Path, kind: str, folder: Path) -> str:
     return name
 
 
-def _limit_this_process() -> None:
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limits
-        import resource
+def limit_this_process() -> None:
+    """Processor time, memory and size of files; without them nothing is decoded.
 
-        resource.setrlimit(resource.RLIMIT_CPU, (DECODE_SECONDS, DECODE_SECONDS))
-        resource.setrlimit(resource.RLIMIT_AS, (DECODE_MEMORY, DECODE_MEMORY))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FRAMES * 3 * UPLOAD_SIZE**2 + 4096,) * 2)
+    Windows has none of these limits, and macOS refuses the one on memory: there the parent's time limit has to do.
+    """
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return
+    limits = {"CPU": DECODE_SECONDS, "FSIZE": MAX_FRAMES * 3 * UPLOAD_SIZE**2 + 4096}
+    if sys.platform != "darwin":
+        limits["AS"] = DECODE_MEMORY
+    for name, most in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        try:
+            hard = resource.getrlimit(kind)[1]
+            lowest = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(kind, (lowest, lowest))
+        except (ValueError, OSError) as error:
+            raise UserError(f"this system refuses the limit {name} for the decoder ({error})") from None
 
 
 def decode_image(source: Path, kind: str) -> np.ndarray:
@@ -128,8 +140,8 @@ def decode_video(source: Path, kind: str) -> np.ndarray:
 
 def main(source: str, kind: str, target: str) -> int:
     """The decoder's process."""
-    _limit_this_process()
     try:
+        limit_this_process()
         decode = decode_image if kind in IMAGE_KINDS else decode_video
         np.save(target, decode(Path(source), kind), allow_pickle=False)
     except UserError as error:

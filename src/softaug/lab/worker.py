@@ -43,6 +43,23 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One decision in the appearance that was shown last; answered by `Stepped`, without images."""
+
+    push: Push | None = None
+    action: np.ndarray | None = None
+    """Of another agent, to be taken instead of the own one (same states)."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a `Step` did."""
+
+    taken: np.ndarray | None
+    """The last action of this episode."""
+
+
+@dataclass(frozen=True)
 class Request:
     """What to do before the next answer, in this order."""
 
@@ -51,11 +68,7 @@ class Request:
     reset: bool = False
     place: Place | None = None
     """Where to go after the reset."""
-    push: Push | None = None
-    steps: int = 0
-    """Decisions to make: 0 or 1."""
-    action: np.ndarray | None = None
-    """Of another agent, to be taken instead of the own one (same states)."""
+    step: Step | None = None
     want_place: bool = False
 
 
@@ -79,7 +92,7 @@ class Answer:
     """The last action of this episode, the agent's own or a given one."""
     distances: dict[str, Any] | None
     pushed: bool
-    """False: there was nothing to push."""
+    """False: at the last decision there was nothing to push."""
     place: Place | None = None
 
 
@@ -98,6 +111,7 @@ class Agent:
         self._decisions, self._reward, self._total, self._over = 0, 0.0, 0.0, False
         self._action = np.zeros(0, np.float32)
         self._taken: np.ndarray | None = None
+        self._pushed = True
         self._frame_size = agent.config.image_size
 
     def ready(self) -> Ready:
@@ -114,15 +128,22 @@ class Agent:
     def answer(self, request: Request) -> Answer:
         if request.webcam is not None:
             self._backdrops.take_webcam(request.webcam)
-        pushed = self._prepare(request)
-        if request.steps and not self._over:
-            self._step(request.action)
-        return self._state(request, pushed)
+        self._prepare(request)
+        if request.step is not None:
+            self.step(request.step)
+        return self._state(request)
+
+    def step(self, step: Step) -> Stepped:
+        """Nothing if the episode is over."""
+        self._pushed = self._world.push(step.push)
+        if not self._over:
+            self._step(step.action)
+        return Stepped(self._taken)
 
     def close(self) -> None:
         self._world.close()
 
-    def _prepare(self, request: Request) -> bool:
+    def _prepare(self, request: Request) -> None:
         settings = request.settings
         changed = self._settings is None or settings.appearance() != self._settings.appearance()
         anew = request.reset or settings.seed != self._seed
@@ -139,14 +160,13 @@ class Agent:
             )
         if changed or request.place is not None or request.webcam is not None:
             self._action = self._mind.act(self._world.obs())
-        return self._world.push(request.push)
 
     def _begin(self, settings: Settings) -> None:
         self._world.reset(settings.seed)
         self._mind.begin_episode(settings.seed)
         self._seed = settings.seed
         self._decisions, self._reward, self._total, self._over = 0, 0.0, 0.0, False
-        self._taken = None
+        self._taken, self._pushed = None, True
         self._action = self._mind.act(self._world.obs())
 
     def _step(self, given: np.ndarray | None) -> None:
@@ -160,7 +180,7 @@ class Agent:
         self._mind.observe(obs, action, next_obs)
         self._action = self._mind.act(next_obs)
 
-    def _state(self, request: Request, pushed: bool) -> Answer:
+    def _state(self, request: Request) -> Answer:
         from softaug.lab.minds import crop, encoded_image
 
         obs = self._world.obs()
@@ -182,7 +202,7 @@ class Agent:
             action=self._action,
             taken=self._taken,
             distances=None if distances is None else distances.to_json(),
-            pushed=pushed,
+            pushed=self._pushed,
             place=None if place is None else {**place, "total": self._total},
         )
 
@@ -203,14 +223,14 @@ class Worker:
     def pid(self) -> int | None:
         return self._process.pid
 
-    def send(self, request: Request) -> None:
+    def send(self, request: Request | Step) -> None:
         try:
             self._connection.send(request)
         except OSError:
             raise self._gone() from None
 
     def receive(self) -> Any:
-        """`Ready` at first, then an `Answer` for each request."""
+        """`Ready` at first, then an `Answer` for each `Request` and a `Stepped` for each `Step`."""
         try:
             answer = self._connection.recv() if self._connection.poll(ANSWER_SECONDS) else None
         except (EOFError, OSError):
@@ -256,7 +276,7 @@ def _work(connection: Connection, agent: LabAgent, backdrops: Backdrops) -> None
         while True:
             request = connection.recv()
             try:
-                connection.send(mine.answer(request))
+                connection.send(mine.step(request) if isinstance(request, Step) else mine.answer(request))
             except UserError as error:
                 connection.send(error)
     except (EOFError, BrokenPipeError, ConnectionResetError):

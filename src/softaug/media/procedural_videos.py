@@ -38,7 +38,9 @@ Renderer = Callable[[float], np.ndarray]
 """From the position on the loop (an angle, 0 to 2 pi) to a frame, uint8 (height, width, 3)."""
 
 SIDE = 320  # of a texture, pixels; the camera sees less than half of it at a time
-CACHED_VIDEOS = 32  # built videos kept by a source, about 2 MB each
+CACHED_VIDEOS = 32  # built videos kept by a source, about 2 MB each at an observation's size
+# Pixels of a frame, summed over the videos that are kept: one of 320 x 320 may take 30 MB.
+CACHED_PIXELS = CACHED_VIDEOS * 100 * 100
 
 
 def lattice_noise(
@@ -369,10 +371,14 @@ class ProceduralVideos:
         key = (index % len(self), height, width)
         if key not in self._built:
             self._built[key] = ProceduralVideo(self.level, *key)
-            while len(self._built) > CACHED_VIDEOS:
+            while len(self._built) > 1 and self._exceeds_cache():
                 self._built.popitem(last=False)
         self._built.move_to_end(key)
         return self._built[key]
+
+    def _exceeds_cache(self) -> bool:
+        pixels = sum(height * width for _, height, width in self._built)
+        return len(self._built) > CACHED_VIDEOS or pixels > CACHED_PIXELS
 
     def describe(self) -> dict[str, Any]:
         """Facts for logs and checkpoints."""

@@ -78,18 +78,33 @@ class PolicyFolder:
         for name in (CONFIG_FILE, POLICY_FILE, *listed):
             self.read(name)
 
+    def files(self) -> dict[str, Path]:
+        """Name -> file of those that a policy has, for copies that others get.
+
+        A link must not bring in a file from elsewhere: the card has no checksum, so it could be anything that the user can
+        read. In a cache of the hub a folder is called snapshots/COMMIT, and its files are links to ../../blobs.
+        """
+        folder = self.path.resolve()
+        own = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
+        found = {name: self.path / name for name in (*REQUIRED, *OPTIONAL) if (self.path / name).is_file()}
+        for file in found.values():
+            target = file.resolve()
+            if not any(target.is_relative_to(place) for place in own):
+                raise UserError(f"{file} is a link to {target}, outside of its folder; {REMEDY}")
+        return found
+
     def copy(self, target: Path) -> None:
         """Copy the verified files, and only those that a policy has, to the new directory `target`: all or nothing."""
         if target.exists():
             raise UserError(f"{target} exists already; give --out another place, or remove it first")
         self.verify()
+        files = self.files()
         temporary = target.with_name(f".writing-{target.name}")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
-            for name in (*REQUIRED, *OPTIONAL):
-                if (self.path / name).is_file():
-                    shutil.copyfile(self.path / name, temporary / name)
+            for name, file in files.items():
+                shutil.copyfile(file, temporary / name)
             temporary.rename(target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -45,11 +45,11 @@ def push(folder: Path, repository: str) -> str:
     with _explained(repository):
         api = hub.HfApi(endpoint=_endpoint(), library_name="softaug")
         address = api.create_repo(repository, exist_ok=True)
-        files = [name for name in (*REQUIRED, *OPTIONAL) if (folder / name).is_file()]
+        files = PolicyFolder(folder).files()
         # One commit, so that nobody ever finds half of a policy.
         api.create_commit(
             repository,
-            [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in files],
+            [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()],
             commit_message="Add a policy trained with softaug",
         )
     return str(address)

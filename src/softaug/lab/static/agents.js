@@ -55,8 +55,7 @@ export class AgentView {
     if (canPush) this.listen(facts.name);
   }
 
-  async show(agent) {
-    const [scene, seen] = await Promise.all([createImageBitmap(agent.scene), createImageBitmap(agent.seen)]);
+  show(agent, { scene, seen }) {
     draw(this.scene, scene);
     draw(this.seen, seen);
     this.total.textContent = agent.return.toFixed(0);
@@ -99,7 +98,7 @@ export class AgentView {
     canvas.onpointerup = canvas.onpointercancel = () => {
       if (!this.from) return;
       this.from = null;
-      // A click is over sooner than a decision: let it last for one.
+      // A click is short: let its mark be seen. The push lasts for one decision at least.
       setTimeout(() => this.release(), 150);
     };
     canvas.onkeydown = (event) => {
@@ -168,6 +167,12 @@ class DistanceBar {
     this.fill.style.setProperty("--size", known ? `${100 * Math.min(1, shown)}%` : "0%");
     this.row.classList.toggle("far", known && shown >= 0.6);
   }
+}
+
+// To be drawn by `show`, when those of all agents are there.
+export async function decodeImages(agent) {
+  const [scene, seen] = await Promise.all([createImageBitmap(agent.scene), createImageBitmap(agent.seen)]);
+  return { scene, seen };
 }
 
 function draw(canvas, image) {

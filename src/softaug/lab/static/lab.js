@@ -1,23 +1,30 @@
 // The page: wires the connection, the controls and the agents together. The address always holds every setting.
 
-import { AgentView } from "./agents.js";
+import { AgentView, decodeImages } from "./agents.js";
 import { Connection, parseFrame } from "./connection.js";
 import { Controls, element } from "./controls.js";
 
 const $ = (id) => document.getElementById(id);
-const asked = new URLSearchParams(location.search);
-let places = asked.get("at") || "";
-asked.delete("at");
-let query = asked.toString();
-let settings = null;
+const given = new URLSearchParams(location.search);
+let places = given.get("at") || "";
+given.delete("at");
+let query = given.toString();
+let settings = null; // as the controls show them
+let confirmed = null; // as the server said them last
 let controls = null;
 let agents = [];
-let changes = 0;
+let asked = 0; // number of the last request
 let webcam = null;
 let recording = false;
 
 const connection = new Connection({
-  hello: () => ({ query, at: places }),
+  hello: () => {
+    // Another session, which counts anew.
+    waiting = null;
+    asked = 0;
+    for (const name of ["asked", "change", "frame"]) delete document.body.dataset[name];
+    return { query, at: places };
+  },
   onText: (message) => handlers[message.type]?.(message),
   onFrame: showFrame,
   onState: showState,
@@ -48,16 +55,15 @@ const handlers = {
     send({ type: "visible", value: !document.hidden });
   },
   settings(message) {
+    if (message.number < asked) return; // of before the last request, whose answer follows
     // Where the episode was when the page was opened is over with the first change.
-    if (settings && JSON.stringify(settings) !== JSON.stringify(message.settings)) places = "";
-    settings = message.settings;
+    if (confirmed && JSON.stringify(confirmed) !== JSON.stringify(message.settings)) places = "";
+    confirmed = settings = message.settings;
     query = message.query;
     controls.show(settings);
     const at = places ? `${query ? "&" : ""}at=${places}` : "";
     history.replaceState(null, "", query || at ? `?${query}${at}` : location.pathname);
-    $("pause").textContent = settings.paused ? "Continue" : "Pause";
-    $("pause").setAttribute("aria-pressed", settings.paused);
-    $("status").textContent = settings.paused ? "Paused" : "Running";
+    showPaused();
     useWebcam(settings.background === "webcam");
   },
   error(message) {
@@ -106,12 +112,20 @@ const handlers = {
   },
 };
 
-// Frames: drawn one at a time, and acknowledged when drawn, so that the server never sends more than can be shown.
+function showPaused() {
+  $("pause").textContent = settings.paused ? "Continue" : "Pause";
+  $("pause").setAttribute("aria-pressed", settings.paused);
+  $("status").textContent = settings.paused ? "Paused" : "Running";
+}
+
+// Frames: drawn one at a time, and acknowledged when drawn, so that the server never sends more than can be shown. The
+// number of the last request that a frame shows is in the document, next to that of the last request (`asked`).
 let drawing = Promise.resolve();
 function showFrame(buffer) {
   const header = parseFrame(buffer);
   drawing = drawing.then(async () => {
-    await Promise.all(header.agents.map((agent, index) => agents[index]?.show(agent)));
+    const images = await Promise.all(header.agents.map((agent) => decodeImages(agent)));
+    header.agents.forEach((agent, index) => agents[index]?.show(agent, images[index]));
     document.body.dataset.frame = header.number;
     document.body.dataset.change = header.change;
     if (header.agents.some((agent) => !agent.pushed)) say("There is no body at this point: drag the robot.", 2500);
@@ -142,8 +156,24 @@ function say(text, milliseconds = 0) {
   if (milliseconds) hiding = setTimeout(() => say(""), milliseconds);
 }
 
-// Changes of settings: at most one message per animation frame.
+// Requests change what is shown. Changes of settings: at most one per animation frame.
 let waiting = null;
+function request(type) {
+  sendChanges();
+  send({ type, number: nextNumber() });
+}
+
+function nextNumber() {
+  asked += 1;
+  document.body.dataset.asked = asked;
+  return asked;
+}
+
+function sendChanges() {
+  if (waiting) send({ type: "change", ...waiting });
+  waiting = null;
+}
+
 function change(more) {
   say("");
   if (more.background === "upload" && !more.upload && !settings.upload) {
@@ -151,15 +181,15 @@ function change(more) {
     $("set-upload").click();
     return;
   }
-  if (waiting) {
-    Object.assign(waiting, more);
-    return;
+  if (settings) {
+    settings = { ...settings, ...more };
+    showPaused();
   }
-  waiting = { ...more };
-  requestAnimationFrame(() => {
-    send({ type: "change", changes: waiting, number: ++changes });
-    waiting = null;
-  });
+  if (!waiting) {
+    waiting = { changes: {}, number: nextNumber() };
+    requestAnimationFrame(sendChanges);
+  }
+  Object.assign(waiting.changes, more);
 }
 
 async function upload(file) {
@@ -181,17 +211,20 @@ async function useWebcam(on) {
   if (on && !webcam) {
     webcam = { timer: 0, stream: null };
     const mine = webcam;
+    const video = element("video", { muted: true, playsInline: true });
     try {
       mine.stream = await navigator.mediaDevices.getUserMedia({ video: { width: 320, height: 240 } });
+      video.srcObject = mine.stream;
+      await video.play();
     } catch (error) {
-      webcam = null;
-      say(`The webcam cannot be used (${error.name}).`);
-      change({ background: "none" });
-      return;
+      if (webcam === mine) {
+        webcam = null;
+        say(`The webcam cannot be used (${error.name}).`);
+        change({ background: "none" });
+      }
+      return stop(mine);
     }
-    if (webcam !== mine) return mine.stream.getTracks().forEach((track) => track.stop());
-    const video = element("video", { srcObject: mine.stream, muted: true, playsInline: true });
-    await video.play();
+    if (webcam !== mine) return stop(mine); // switched off meanwhile
     const canvas = element("canvas", { width: WEBCAM_SIZE, height: WEBCAM_SIZE });
     mine.timer = setInterval(() => {
       if (document.hidden) return;
@@ -201,10 +234,14 @@ async function useWebcam(on) {
       canvas.toBlob(async (blob) => { if (blob) connection.sendBytes(await blob.arrayBuffer()); }, "image/jpeg", 0.8);
     }, 100);
   } else if (!on && webcam) {
-    clearInterval(webcam.timer);
-    webcam.stream?.getTracks().forEach((track) => track.stop());
+    stop(webcam);
     webcam = null;
   }
+}
+
+function stop(camera) {
+  clearInterval(camera.timer);
+  camera.stream?.getTracks().forEach((track) => track.stop());
 }
 
 // Results of evaluations, one row each.
@@ -229,11 +266,11 @@ function setRecording(on) {
 }
 
 const actions = {
-  pause: () => change({ paused: !settings.paused }),
-  step: () => send({ type: "step" }),
-  reset: () => send({ type: "reset" }),
-  surprise: () => send({ type: "surprise", number: ++changes }),
-  plain: () => send({ type: "plain" }),
+  pause: () => change({ paused: !settings?.paused }),
+  step: () => request("step"),
+  reset: () => request("reset"),
+  surprise: () => request("surprise"),
+  plain: () => request("plain"),
 };
 for (const [id, act] of Object.entries(actions)) $(id).onclick = act;
 $("record").onclick = () => {

@@ -1,0 +1,282 @@
+"""A page without processes and images: in which order it does what it is asked for, and what it never piles up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab_agents import tiny_lab_agent
+
+from softaug.lab import page as page_module
+from softaug.lab import session as session_module
+from softaug.lab.live_env import Push
+from softaug.lab.page import Page
+from softaug.lab.session import Session
+from softaug.lab.settings import Settings
+from softaug.lab.worker import Answer, Ready, Request, Step, Stepped
+
+
+class FakeWorker:
+    """An agent that counts its decisions and shows nothing."""
+
+    pid = None
+
+    def __init__(self, *_: Any) -> None:
+        self.asked: list[Request | Step] = []
+        self.decisions = 0
+        self._answers: list[Any] = [Ready(("hue", "roll"), ("train",), 1000.0, 1, 8, 0)]
+
+    def send(self, request: Request | Step) -> None:
+        self.asked.append(request)
+        step = request if isinstance(request, Step) else request.step
+        if isinstance(request, Request) and request.reset:
+            self.decisions = 0
+        self.decisions += step is not None
+        if isinstance(request, Step):
+            self._answers.append(Stepped(np.full(1, self.decisions)))
+        else:
+            zero = np.zeros(1)
+            self._answers.append(
+                Answer(b"", b"", "", self.decisions, 0.0, 0.0, False, zero, zero, None, True)
+            )
+
+    def receive(self) -> Any:
+        return self._answers.pop(0)
+
+    def end(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Session:
+    """Of two agents, started and shown once."""
+    monkeypatch.setattr(session_module, "Worker", FakeWorker)
+    made = Session([tiny_lab_agent(seed=0), tiny_lab_agent(seed=1)], tmp_path)
+    made.start()
+    made.tick(step=False)
+    return made
+
+
+def test_what_is_asked_for_during_a_decision_is_shown_by_the_same_tick(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_decisions = session._step_all
+
+    def interrupted() -> None:
+        make_decisions()
+        session.change({"hue": 40.0})
+        session.heard(7)
+
+    monkeypatch.setattr(session, "_step_all", interrupted)
+    snapshot = session.tick(step=True)
+    assert snapshot.stepped
+    assert (snapshot.settings.hue, snapshot.change) == (40.0, 7)
+    assert [answer.decisions for answer in snapshot.answers] == [1, 1]
+
+
+def test_a_single_step_comes_after_what_was_asked_for_before_it(session: Session) -> None:
+    session.tick(step=True)
+    session.change({"roll": 30.0})
+    session.reset()
+    session.step_once()
+    snapshot = session.tick(step=False)
+    assert [answer.decisions for answer in snapshot.answers] == [1, 1]
+    request = session._workers[0].asked[-1]
+    assert isinstance(request, Request)
+    assert request.settings.roll == 30.0
+    assert request.step is not None
+
+
+def test_in_the_same_states_the_others_take_the_first_ones_action(session: Session) -> None:
+    session.settings = Settings(states="same")
+    session.tick(step=True)
+    session.step_once()
+    session.tick(step=False)
+    first, second = (worker.asked[-3:] for worker in session._workers)
+    assert isinstance(first[0], Step) and first[0].action is None
+    assert isinstance(second[0], Step) and second[0].action == 1
+    assert isinstance(second[2], Request) and second[2].step is not None
+    assert second[2].step.action == 0  # what the first one answered to the same request
+
+
+def test_a_push_is_felt_by_one_decision_at_least_and_ends_with_the_release(session: Session) -> None:
+    def pushes() -> list[Push | None]:
+        session.tick(step=True)
+        steps = [worker.asked[-2] for worker in session._workers]
+        return [step.push for step in steps if isinstance(step, Step)]
+
+    push = Push(0.5, 0.5, 0.1, 0.0)
+    session.push(1, push)
+    session.push(1, None)  # a click, between two decisions
+    assert pushes() == [None, push]
+    assert pushes() == [None, None]
+    session.push(0, push)
+    assert pushes() == [push, None]
+    assert pushes() == [push, None]
+    session.push(0, None)
+    assert pushes() == [None, None]
+    for agent in (-1, 2, 10**6):
+        session.push(agent, push)
+        session.push(agent, None)
+    assert pushes() == [None, None]
+
+
+class FakeSocket:
+    """Sends nothing once it is `full`, as to a page that does not read."""
+
+    def __init__(self) -> None:
+        self.texts: list[dict[str, Any]] = []
+        self.frames = 0
+        self.full = False
+
+    async def send_text(self, data: str) -> None:
+        await self._room()
+        self.texts.append(json.loads(data))
+
+    async def send_bytes(self, data: bytes) -> None:
+        await self._room()
+        self.frames += 1
+
+    async def _room(self) -> None:
+        while self.full:
+            await asyncio.sleep(0.01)
+
+
+def run_page(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, act: Callable[[Page, FakeSocket, Any], Any]
+) -> None:
+    """`act(page, socket, send)` with a running page, which is closed afterwards."""
+    monkeypatch.setattr(session_module, "Worker", FakeWorker)
+
+    async def main() -> None:
+        socket, inbox = FakeSocket(), asyncio.Queue[str | None]()
+        page = Page(socket, [tiny_lab_agent()], folder, Settings(paused=True).to_query(), "")
+
+        def send(kind: str, **facts: Any) -> None:
+            inbox.put_nowait(json.dumps({"type": kind, **facts}))
+
+        running = asyncio.create_task(page.run(inbox.get))
+        try:
+            await until(lambda: socket.frames)
+            await act(page, socket, send)
+        finally:
+            socket.full = False
+            inbox.put_nowait(None)
+            await running
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("never happened")
+
+
+def test_decisions_and_controls_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While a slider is dragged, its newest value is shown between any two decisions, and neither waits for ever."""
+    ticks: list[bool] = []
+    tick = Session.tick
+
+    def recorded(session: Session, *, step: bool) -> Any:
+        ticks.append(step)
+        session.change({"hue": float(len(ticks) % 90)})  # dragged on
+        return tick(session, step=step)
+
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        monkeypatch.setattr(Session, "tick", recorded)
+        monkeypatch.setattr(Session, "wanted", property(lambda session: True))
+        send("change", changes={"paused": False}, number=1)
+        await until(lambda: sum(ticks) >= 5)
+
+    run_page(monkeypatch, tmp_path, act)
+    assert not any(one and next_one for one, next_one in itertools.pairwise(ticks))
+
+
+def test_a_page_that_does_not_read_gets_no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        socket.full = True
+        for number in range(1, 501):
+            send("change", changes={"roll": 999.0}, number=number)
+            send("nothing")
+            send("change", changes={"hue": float(number % 90)}, number=number)
+        await until(lambda: page._session.change_number == 500)
+        assert len(page._texts) <= 4
+        before = len(socket.texts)
+        socket.full = False
+        await until(lambda: any(text.get("number") == 500 for text in socket.texts))
+        settings = [text for text in socket.texts[before:] if text["type"] == "settings"]
+        assert settings[-1]["settings"]["hue"] == 500 % 90  # the newest
+
+    run_page(monkeypatch, tmp_path, act)
+
+
+def test_one_link_is_made_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        async with page._ticking:  # it cannot be finished meanwhile
+            for _ in range(100):
+                send("link")
+            send("change", changes={}, number=1)
+            await until(lambda: page._session._wishes.number == 1)
+            assert len(page._jobs) == 1
+        await until(lambda: not page._jobs)
+        send("link")
+        await until(lambda: sum(text["type"] == "link" for text in socket.texts) == 2)
+
+    run_page(monkeypatch, tmp_path, act)
+
+
+def test_refused_requests_are_answered_with_the_settings_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So that the page shows them again, and knows that no frame with this change will come."""
+
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        send("change", changes={"roll": 999.0}, number=3)
+        await until(lambda: any(text.get("number") == 3 for text in socket.texts))
+        assert "roll" in next(text for text in socket.texts if text["type"] == "error")["text"]
+        assert socket.texts[-1]["settings"]["roll"] == 0.0
+
+    run_page(monkeypatch, tmp_path, act)
+
+
+def test_one_recording_is_written_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        finished = asyncio.Event()
+
+        async def write(recording: Any) -> None:
+            await finished.wait()
+            page._writing = False
+
+        monkeypatch.setattr(page, "_write_recording", write)
+        send("record", value=True)
+        send("step", number=1)
+        await until(lambda: page._recording is not None and page._recording.ticks)
+        send("record", value=False)
+        send("record", value=True)
+        await until(lambda: any(text["type"] == "error" for text in socket.texts))
+        assert "still being written" in socket.texts[-1]["text"]
+        assert page._recording is None
+        finished.set()
+        await until(lambda: not page._writing)
+        send("record", value=True)
+        await until(lambda: page._recording is not None)
+
+    run_page(monkeypatch, tmp_path, act)
+
+
+def test_every_message_of_the_page_is_known() -> None:
+    """What the page's JavaScript sends."""
+    static = Path(page_module.__file__).parent / "static"
+    source = "".join(file.read_text() for file in static.glob("*.js"))
+    sent = {kind for kind in Page.MESSAGES if f'type: "{kind}"' in source or f'request("{kind}")' in source}
+    assert sent == set(Page.MESSAGES)
