@@ -198,7 +198,7 @@ SADA: dict[str, Any] = {
     "numbers": SADA_NUMBERS,
     "paper_preset": "gb2",
     # The targets move at every update: half a step each keeps the preset's speed.
-    "presets": {"small": {"critic_tau": 0.005, "encoder_tau": 0.025}},
+    "presets": {"small": {"critic_tau": 0.015, "encoder_tau": 0.025}},
 }
 
 # Colours are distinguishable with colour-blindness (after Okabe and Ito).

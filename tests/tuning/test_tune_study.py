@@ -109,7 +109,7 @@ def episode(config, end):
 
 
 def settings(tasks=("walker_stand",), **others):
-    overrides = {"decisions": 270, "random_decisions": 20, "batch_size": 64, **others.pop("overrides", {})}
+    overrides = {"decisions": 270, "random_decisions": 20, **others.pop("overrides", {})}
     values = {"seeds": (0,), "frames": None, "seconds": None, "space": SPACE, **others}
     return make_settings(tasks, "sac", "small", overrides, ranges=return_ranges(tasks, []), **values)
 
@@ -134,14 +134,11 @@ def test_a_study_finds_what_is_better_and_writes_it_as_a_preset(tmp_path):
     assert abs(math.log10((summary.best.values or summary.base_values)["actor_lr"] / BEST_LR)) < 0.5
     assert next(iter(summary.importance)) == "actor_lr", "n_step does nothing here"
     preset = get_preset(str(summary.preset))
-    assert preset.values == {
-        "critic_lr": 2e-3,
-        "random_decisions": 20,
-        "batch_size": 64,
-        **summary.best.values,
-    }, "not the study's short decisions"
+    assert preset.values == {"critic_lr": 2e-3, "random_decisions": 20, **summary.best.values}, (
+        "not the study's short decisions"
+    )
     config = make_config("walker_stand", "soda", str(summary.preset), hidden_dim=99)
-    assert (config.critic_lr, config.hidden_dim, config.decisions) == (2e-3, 99, 50_000)
+    assert (config.critic_lr, config.hidden_dim, config.decisions) == (2e-3, 99, 30_000)
     assert config.preset == "small+preset"
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 26
     assert "softaug tune ..." in (tmp_path / "study.md").read_text()
