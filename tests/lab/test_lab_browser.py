@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -337,6 +341,60 @@ def test_a_hidden_tab_stops_the_simulation(page: Any, serving: Serving) -> None:
     page.evaluate(hide, False)
     wait_for(lambda: shown._session._number > ticks)
     after(page, lambda: page.click("#pause"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM")
+def test_the_command_shows_the_policies_of_the_zoo(browser: Any, tmp_path: Path) -> None:
+    """As a user starts it: `softaug lab`, without agents, in an empty folder."""
+    command = [sys.executable, "-m", "softaug.cli", "lab", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as lab:
+        try:
+            assert lab.stdout is not None
+            address = lab.stdout.readline().split()[-1]
+            opened = Opened(browser, address)
+            watch_the_zoo(opened.page)
+            assert not opened.complaints
+            opened.close()
+        finally:
+            lab.terminate()
+        assert lab.wait(180) == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
+
+
+def watch_the_zoo(page: Any) -> None:
+    """Trained policies: they stand as long as they see what they were trained with."""
+    assert [page.inner_text(f"#agent-{agent}") for agent in (0, 1)] == ["SAC", "SODA (overlay)"]
+    assert "30,000 decisions" in page.inner_text("#readings")
+    after(page, lambda: page.click("#pause"))
+    for _ in range(30):
+        if decisions(page)[0] >= 20:
+            break
+        after(page, lambda: page.click("#step"))
+    assert len(set(decisions(page))) == 1
+    returns = [float(page.inner_text(f"#return-{agent}")) for agent in (0, 1)]
+    # A decision is worth 4 at most; lying on the ground, as untrained policies do, about 0.3.
+    assert all(total > 1.5 * decisions(page)[0] for total in returns)
+    assert canvas(page, "#seen-0").shape == (50, 50, 3)
+    assert distances(page) == [[0.0, 0.0], [0.0, 0.0]]
+    plain = hashes(page)
+    hard = after(page, lambda: page.select_option("#set-mode", "video_hard"))
+    assert not set(hard) & set(plain)
+    assert min(moved for agent in distances(page) for moved in agent) > 0.0
+    assert len(set(decisions(page))) == 1  # the same state in another appearance
+    assert after(page, lambda: page.click("#plain")) == plain
+    assert distances(page) == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def decisions(page: Any) -> list[int]:
+    return page.evaluate(
+        "[...document.querySelectorAll('.stage')].map((stage) => Number(stage.dataset.decisions))"
+    )
+
+
+def distances(page: Any) -> list[list[float]]:
+    """Of features and actions, for each agent."""
+    return page.evaluate("""[...document.querySelectorAll('.reading')].map((reading) =>
+        [...reading.querySelectorAll('.distance output')].map((output) => Number(output.textContent)))""")
 
 
 def test_the_page_survives_a_restart_of_the_server(opened: Opened, serving: Serving) -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 
 from softaug.cli import main  # noqa: E402
 from softaug.errors import UserError  # noqa: E402
-from softaug.lab import uploads  # noqa: E402
+from softaug.lab import uploads, worker  # noqa: E402
 from softaug.lab.recordings import FILES  # noqa: E402
 from softaug.lab.server import allowed_hosts  # noqa: E402
 from softaug.lab.settings import Settings  # noqa: E402
@@ -94,6 +95,11 @@ class Browser:
         """And wait for the frame that shows it."""
         self.send("change", changes=changes, number=number)
         self.until(lambda: self.frames and self.frames[-1]["change"] >= number)
+
+    def ask(self, kind: str, number: int) -> None:
+        """The same for a request without settings."""
+        self.send(kind, number=number)
+        self.until(lambda: self.frames[-1]["change"] >= number)
 
     def close(self) -> None:
         self._opened.close()
@@ -180,44 +186,45 @@ def test_wrong_messages_are_answered_and_change_nothing(page: Browser, serving: 
 
 
 def test_steps_resets_and_shared_seeds(page: Browser) -> None:
+    def decisions() -> list[int]:
+        return [agent["decisions"] for agent in page.frames[-1]["agents"]]
+
     page.change(20, seed=3)
-    page.send("reset")
-    page.until(lambda: page.frames[-1]["agents"][0]["decisions"] == 0)
+    page.ask("reset", 21)
+    assert decisions() == [0, 0]
     first = page.hashes()
-    page.send("step")
-    page.until(lambda: page.frames[-1]["agents"][0]["decisions"] == 1)
+    page.ask("step", 22)
+    assert decisions() == [1, 1]
     assert page.hashes() != first
-    page.send("reset")
-    page.until(lambda: page.frames[-1]["agents"][0]["decisions"] == 0)
+    page.ask("reset", 23)
+    assert decisions() == [0, 0]
     assert page.hashes() == first
 
 
 def test_same_states_show_one_trajectory_to_all(page: Browser) -> None:
     page.change(30, seed=5, states="own")
-    for decisions in (1, 2):
-        page.send("step")
-        page.until(lambda decisions=decisions: page.frames[-1]["agents"][0]["decisions"] == decisions)
+    page.ask("step", 31)
+    page.ask("step", 32)
     own = page.hashes()
     assert own[0] != own[1]  # two policies
-    page.change(31, states="same")
+    page.change(33, states="same")
     assert page.hashes()[0] == page.hashes()[1] == own[0]
     page.send("push", agent=1, middle=True, dx=0.4, dy=0.0)
-    page.change(32, sky="#ff0000")  # in the same tick as a step, perhaps
-    page.send("step")
-    page.until(lambda: page.frames[-1]["agents"][1]["decisions"] == 3)
+    page.send("change", changes={"sky": "#ff0000"}, number=34)  # in the same tick as the step, perhaps
+    page.ask("step", 35)
     page.send("release", agent=1)
+    assert [agent["decisions"] for agent in page.frames[-1]["agents"]] == [3, 3]
     assert page.hashes()[0] == page.hashes()[1]
     actions = [agent["action"] for agent in page.frames[-1]["agents"]]
     assert actions[0] != actions[1]  # what each would do
-    page.change(33, states="own", sky="")
+    page.change(36, states="own", sky="")
 
 
 def test_a_link_restores_the_scene_bit_for_bit(page: Browser, serving: Serving) -> None:
     """In another page with other processes; two pages at once work."""
     page.change(40, seed=8, mode="distracting_easy", hue=30.0)
-    for decisions in (1, 2, 3):
-        page.send("step")
-        page.until(lambda decisions=decisions: page.frames[-1]["agents"][0]["decisions"] == decisions)
+    for number in (41, 42, 43):
+        page.ask("step", number)
     page.send("link")
     link = page.text("link")
     other = Browser(serving, link["query"], link["at"])
@@ -230,7 +237,7 @@ def test_a_link_restores_the_scene_bit_for_bit(page: Browser, serving: Serving) 
     assert len(pids) == 4
     other.close()
     until(lambda: sum(alive(pid) for pid in pids) == 2, what="a closed page ends its processes")
-    page.change(41, mode="train", hue=0.0)
+    page.change(44, mode="train", hue=0.0)
 
 
 def test_damaged_links_are_said_and_the_page_works(serving: Serving) -> None:
@@ -251,32 +258,57 @@ def test_too_many_pages_are_refused(page: Browser, serving: Serving) -> None:
         serving.lab.max_pages = 3
 
 
-def test_a_hidden_page_stops_and_one_that_does_not_read_gets_no_queue(page: Browser) -> None:
+def test_a_page_that_does_not_read_gets_the_newest_frame_and_no_queue(
+    page: Browser, serving: Serving
+) -> None:
     page.change(50, paused=False, speed=4.0)
-    page.until(lambda: page.frames[-1]["agents"][0]["decisions"] > 3)
     page.acknowledges = False
+    ticks = ticks_of(serving)
     read = len(page.frames)
+
+    def many_more() -> bool:
+        page.send("visible", value=True)  # not silent, which would stop it
+        return ticks_of(serving) > ticks + 6
+
+    until(many_more, what="the agents act while nothing is read")
+    page.send("change", changes={"paused": True, "speed": 1.0}, number=51)
+    until(lambda: serving_page(serving)._session.settings.paused and resting(serving))
     with pytest.raises(TimeoutError):
         while True:
-            page.read(2.0)
+            page.read(1.0)
     assert len(page.frames) - read <= 2
-    decisions = page.frames[-1]["agents"][0]["decisions"]
     page.acknowledges = True
     page.send("ack")
     page.send("ack")
-    page.until(lambda: page.frames[-1]["agents"][0]["decisions"] > decisions)
-    assert (
-        page.frames[-1]["agents"][0]["decisions"] > decisions + 2
-    )  # it went on meanwhile; the newest frame counts
+    page.read()
+    assert page.frames[-1]["number"] == ticks_of(serving)
+
+
+def test_a_hidden_page_stops(page: Browser, serving: Serving) -> None:
+    page.change(52, paused=False, speed=4.0)
     page.send("visible", value=False)
-    with pytest.raises(TimeoutError):
-        while True:
-            page.read(2.0)
-    hidden = page.frames[-1]["number"]
+    until(lambda: not serving_page(serving)._visible and resting(serving))
+    ticks = ticks_of(serving)
+    page.send("change", changes={"hue": 10.0}, number=53)
+    time.sleep(1.0)
+    assert ticks_of(serving) == ticks
     page.send("visible", value=True)
-    page.until(lambda: page.frames[-1]["number"] > hidden)
-    assert page.frames[-1]["number"] <= hidden + 3
-    page.change(51, paused=True, speed=1.0)
+    page.until(lambda: page.frames[-1]["change"] == 53)
+    page.until(lambda: page.frames[-1]["number"] > ticks + 2)
+    page.change(54, paused=True, speed=1.0, hue=0.0)
+
+
+def serving_page(serving: Serving) -> Any:
+    (shown,) = serving.lab.pages
+    return shown
+
+
+def ticks_of(serving: Serving) -> int:
+    return serving_page(serving)._session._number
+
+
+def resting(serving: Serving) -> bool:
+    return not serving_page(serving)._ticking.locked()
 
 
 def test_a_page_whose_agent_has_ended_says_so_once_and_ends(serving: Serving) -> None:
@@ -292,6 +324,29 @@ def test_a_page_whose_agent_has_ended_says_so_once_and_ends(serving: Serving) ->
         assert len(errors) == 1
         assert "ended unexpectedly" in errors[0]
     until(lambda: opened not in serving.lab.pages)
+
+
+def test_who_waits_for_an_agent_hears_that_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And does not keep the server from ending until its patience with the agent is over."""
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 3600.0)
+    asked = worker.Worker(tiny_lab_agent(), tmp_path)
+    outcomes: list[Any] = []
+
+    def wait() -> None:
+        try:
+            outcomes.append(asked.receive())
+            outcomes.append(asked.receive())  # nothing was asked
+        except UserError as error:
+            outcomes.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    until(lambda: outcomes, what="the agent is ready")
+    asked.close()
+    waiting.join(120)
+    assert isinstance(outcomes[-1], worker.AgentLost)
 
 
 def test_an_evaluation_reports_progress_and_can_be_stopped(page: Browser) -> None:

@@ -18,6 +18,7 @@ from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import Task, evaluate
 from softaug.lab.backdrops import UPLOAD_SIZE, Backdrops
+from softaug.lab.images import grow
 from softaug.lab.live_env import SCENE_SIZE, Push
 from softaug.lab.settings import Settings
 from softaug.lab.worker import Agent, Answer, Request, Step
@@ -150,6 +151,14 @@ def test_an_upload_appears_behind_the_walker_and_not_on_it(world: SuiteWorld) ->
     behind = (world.scene() == [255, 0, 0]).all(-1)
     assert behind[-10:].mean() > 0.9
     assert (~behind).mean() < 0.3  # the walker is left
+
+
+def test_a_mask_grows_to_its_four_neighbors() -> None:
+    mask = np.zeros((5, 5), bool)
+    mask[0, 0] = mask[3, 3] = True
+    expected = {(0, 0), (0, 1), (1, 0), (3, 3), (2, 3), (4, 3), (3, 2), (3, 4)}
+    assert {(int(row), int(column)) for row, column in np.argwhere(grow(mask))} == expected
+    assert mask.sum() == 2
 
 
 def test_a_missing_upload_is_refused_and_changes_nothing(world: SuiteWorld) -> None:

@@ -20,6 +20,16 @@ def put_behind(frame: np.ndarray, mask: np.ndarray, background: np.ndarray, opac
     return np.where(mask[..., None], background, frame)
 
 
+def grow(mask: np.ndarray) -> np.ndarray:
+    """`mask` (H, W) and the pixels next to it: at an edge, smoothing has mixed the colors of both sides."""
+    grown = mask.copy()
+    grown[1:] |= mask[:-1]
+    grown[:-1] |= mask[1:]
+    grown[:, 1:] |= mask[:, :-1]
+    grown[:, :-1] |= mask[:, 1:]
+    return grown
+
+
 def change_image(frame: np.ndarray, settings: Settings, rng: np.random.Generator) -> np.ndarray:
     """Hue, brightness, blur and noise of a whole image, uint8 (H, W, 3); the same array if nothing changes it.
 

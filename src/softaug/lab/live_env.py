@@ -21,7 +21,7 @@ from softaug.envs.perturb import CAMERA
 from softaug.envs.state import load_task, save_task
 from softaug.errors import UserError
 from softaug.lab.backdrops import Backdrops
-from softaug.lab.images import change_image, halve, put_behind, rgb_of
+from softaug.lab.images import change_image, grow, halve, put_behind, rgb_of
 from softaug.lab.settings import Settings
 
 SCENE_SIZE = 320
@@ -217,7 +217,10 @@ class LiveEnv(DMCEnv):
             frame = halve(frame)
         background = self.backdrops.frame(self.live, self._video_position, size)
         if background is not None and self.live.opacity > 0.0:
-            frame = put_behind(frame, self._mask(camera, factor), background, self.live.opacity)
+            mask = self._mask(camera, factor)
+            if camera is self._scene_camera:  # for looks; what the agent sees stays exact
+                mask = grow(mask)
+            frame = put_behind(frame, mask, background, self.live.opacity)
         noise = np.random.default_rng([self._noise_seed, self._video_position, size])
         return change_image(frame, self.live, noise)
 

@@ -355,7 +355,7 @@ class Page:
         try:
             while (came := await self._in_thread(episodes.next)) is not None:
                 progress = came
-                self._say("test", query=episodes.settings.to_query(), **came.to_json())
+                self._say("test", query=episodes.settings.appearance().to_query(), **came.to_json())
         finally:
             self._episodes = None
             await self._in_thread(episodes.close)

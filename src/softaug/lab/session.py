@@ -13,7 +13,7 @@ from softaug.errors import UserError
 from softaug.lab.agents import LabAgent
 from softaug.lab.live_env import Push
 from softaug.lab.settings import MAX_SEED, Settings
-from softaug.lab.worker import Answer, Ready, Request, Step, Worker
+from softaug.lab.worker import AgentLost, Answer, Ready, Request, Step, Worker
 from softaug.lab.worlds import Place, place_from_text, place_to_text
 
 
@@ -64,11 +64,18 @@ class Session:
         """Agents whose push no decision has felt yet, and those of them for which it ends then."""
         self._answers: tuple[Answer, ...] = ()
         self._number = self.change_number = 0
-        self._workers = [Worker(agent, folder) for agent in self.agents]
+        self._folder = folder
+        self._workers: list[Worker] = []
+        self._closed = False
         self.ready: tuple[Ready, ...] = ()
 
     def start(self) -> tuple[Ready, ...]:
-        """Wait until every agent's process is there."""
+        """Start the agents' processes, and wait for them."""
+        for agent in self.agents:
+            with self._lock:
+                if self._closed:
+                    raise AgentLost("the page is closed")
+                self._workers.append(Worker(agent, self._folder))
         self.ready = tuple(worker.receive() for worker in self._workers)
         return self.ready
 
@@ -179,7 +186,9 @@ class Session:
         return settings.to_query(), "~".join(places)
 
     def close(self) -> None:
-        """End the processes; may be called twice."""
+        """End the processes, also while they start; may be called twice."""
+        with self._lock:
+            self._closed = True
         for worker in self._workers:
             worker.end()
         for worker in self._workers:

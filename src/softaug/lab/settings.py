@@ -80,7 +80,7 @@ class Settings:
         metadata={
             "kind": "number",
             "group": "Background",
-            "label": "Number of the video",
+            "label": "Video number",
             "min": 0,
             "max": 99,
             "step": 1,
@@ -95,8 +95,8 @@ class Settings:
     elevation: float = _slider("Camera", "Angle upwards", 0.0, -30.0, 60.0, 1.0, "°")
     distance: float = _slider("Camera", "Distance", 1.0, 0.5, 2.0, 0.05, "×")
     roll: float = _slider("Camera", "Roll", 0.0, -180.0, 180.0, 1.0, "°")
-    light: float = _slider("Light", "Brightness of the lamps", 1.0, 0.0, 2.0, 0.05, "×")
-    light_angle: float = _slider("Light", "Lamps to the side", 0.0, -80.0, 80.0, 1.0, "°")
+    light: float = _slider("Light", "Lamp brightness", 1.0, 0.0, 2.0, 0.05, "×")
+    light_angle: float = _slider("Light", "Lamp angle", 0.0, -80.0, 80.0, 1.0, "°")
     brightness: float = _slider("Whole image", "Brightness", 1.0, 0.2, 2.0, 0.05, "×")
     hue: float = _slider("Whole image", "Hue", 0.0, -180.0, 180.0, 1.0, "°")
     blur: float = _slider("Whole image", "Blur", 0.0, 0.0, 5.0, 0.1, "%")

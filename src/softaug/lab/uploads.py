@@ -111,8 +111,9 @@ def decode_image(source: Path, kind: str) -> np.ndarray:
     try:
         with Image.open(source, formats=(IMAGE_KINDS[kind],)) as image:
             return square(ImageOps.exif_transpose(image), UPLOAD_SIZE)[None]
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"it is damaged, too large or no {IMAGE_KINDS[kind]} image ({error})") from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        # Without the library's own words: they name the temporary file.
+        raise UserError(f"it is damaged, too large or no {IMAGE_KINDS[kind]} image") from None
 
 
 def decode_video(source: Path, kind: str) -> np.ndarray:
@@ -131,8 +132,8 @@ def decode_video(source: Path, kind: str) -> np.ndarray:
                 frames.append(square(frame.to_image(), UPLOAD_SIZE))
                 if len(frames) == MAX_FRAMES:
                     break
-    except (av.FFmpegError, OSError, ValueError) as error:
-        raise UserError(f"it is damaged or no video ({error})") from None
+    except (av.FFmpegError, OSError, ValueError):
+        raise UserError("it is damaged or no video") from None
     if not frames:
         raise UserError("it holds no frames")
     return np.stack(frames)

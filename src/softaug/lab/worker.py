@@ -243,8 +243,7 @@ class Worker:
         return answer
 
     def end(self) -> None:
-        """Tell the process to end, without waiting."""
-        self._connection.close()
+        """Tell the process to end, without waiting. Whoever waits for its answer hears of its end."""
         if self._process.is_alive():
             self._process.terminate()
 
@@ -255,6 +254,8 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        # Not before its end, of which a thread that waits here hears; closing what it waits at has no defined effect.
+        self._connection.close()
 
     def _gone(self) -> AgentLost:
         self._process.join(2.0)

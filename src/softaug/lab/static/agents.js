@@ -41,7 +41,7 @@ export class AgentView {
       element("p", { className: "facts" }, facts.facts),
       element(
         "div", { className: "side" },
-        element("figure", {}, this.seen, element("figcaption", {}, `What it sees, ${facts.seen} × ${facts.seen}`)),
+        element("figure", {}, this.seen, element("figcaption", {}, `What it sees, ${facts.seen}\u00a0×\u00a0${facts.seen}`)),
         element(
           "div", {},
           this.numbers,

@@ -251,7 +251,8 @@ function showResults(message) {
     row = element("tr", {}, element("th", { scope: "row" }), ...message.mean.map(() => element("td")));
     $("results-body").prepend(row);
   }
-  row.cells[0].textContent = message.query ? message.query.replaceAll("&", ", ") : "training appearance";
+  const settings = [...new URLSearchParams(message.query)].map(([name, value]) => `${name} ${value}`);
+  row.cells[0].textContent = settings.join(", ").replaceAll("_", " ") || "training appearance";
   message.mean.forEach((mean, index) => {
     const error = message.standard_error[index];
     row.cells[index + 1].textContent = mean === null ? "…" : `${mean.toFixed(0)}${error === null ? "" : ` ± ${error.toFixed(0)}`}`;
