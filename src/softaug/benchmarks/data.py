@@ -12,12 +12,11 @@ observations and images it asked for, and in starting to gather the next ones.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from softaug.benchmarks.replay import make_replay
+from softaug.benchmarks.common import Stopwatch, make_replay
 from softaug.config import Config, make_config
 from softaug.errors import UserError
 from softaug.learning.agent import Agent, Seen, make_agent
@@ -45,29 +44,13 @@ FILES = 400
 GOALS = {"packed_ms": 15.0, "waiting": 0.05}
 
 
-class Waiting:
-    """Sums the time spent in functions that a learner waits for."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def timed(self, function: Callable) -> Callable:
-        def call(*arguments: Any, **options: Any) -> Any:
-            begun = time.perf_counter()
-            result = function(*arguments, **options)
-            self.seconds += time.perf_counter() - begun
-            return result
-
-        return call
-
-
-def sleeping_agent(config: Config, images: FolderImages, sleep_seconds: float) -> tuple[Agent, Waiting]:
+def sleeping_agent(config: Config, images: FolderImages, sleep_seconds: float) -> tuple[Agent, Stopwatch]:
     """SODA's agent without its computation, and the time it waits for overlay images."""
     agent = make_agent(config, (9, config.image_size, config.image_size), 6, images=images)
-    waiting, nothing = Waiting(), torch.zeros(())
+    waiting, nothing = Stopwatch(), torch.zeros(())
     overlay, task = agent.strong, agent.auxiliary
     assert isinstance(overlay, RandomOverlay) and isinstance(task, SodaTask)
-    overlay._sample = waiting.timed(overlay._sample)  # type: ignore[method-assign]
+    overlay._sample = waiting.wrap(overlay._sample)  # type: ignore[method-assign]
     crop = agent.weak
 
     def prepare(observations: Tensor, generator: torch.Generator) -> Tensor:
@@ -121,10 +104,10 @@ def measure_waiting(
 
 
 @contextmanager
-def _timed_samples(replay: Replay, waiting: Waiting) -> Iterator[None]:
+def _timed_samples(replay: Replay, waiting: Stopwatch) -> Iterator[None]:
     names = ("sample", "sample_observations", "gather_ahead")
     for name in names:
-        setattr(replay, name, waiting.timed(getattr(replay, name)))
+        setattr(replay, name, waiting.wrap(getattr(replay, name)))
     try:
         yield
     finally:
@@ -179,7 +162,7 @@ def measure(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
     print("overlay images ...", file=sys.stderr, flush=True)
     images = measure_images(folder, batch=256, size=84, repeats=args.repeats)
     print(f"filling a replay of {args.decisions} decisions ...", file=sys.stderr, flush=True)
-    replay = make_replay(directory / "replay", args.decisions, make_config().image_size)
+    replay = make_replay(make_config(), directory / "replay", args.decisions)
     rows = []
     for prefetch in ("off", "on"):
         print(f"waiting, prefetch {prefetch} ...", file=sys.stderr, flush=True)
@@ -231,10 +214,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--updates", type=int, default=100, help="updates measured")
     parser.add_argument("--sleep-ms", type=float, default=30.0, help="the learner's time for an update")
     parser.add_argument("--decisions", type=int, default=5_000, help="decisions in the replay (30 kB each)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> dict[str, Any]:
     if min(args.repeats, args.updates) < 1 or args.decisions < 250 or args.sleep_ms < 0:
         raise UserError(
             "bench data needs --repeats and --updates from 1, --decisions from 250, --sleep-ms from 0."
@@ -248,13 +230,8 @@ def run(args: argparse.Namespace) -> int:
     home = os.environ.get("SOFTAUG_HOME")
     try:
         with tempfile.TemporaryDirectory(prefix="softaug-bench-") as directory:
-            result = measure(args, Path(directory))
+            return measure(args, Path(directory))
     finally:
         os.environ.pop("SOFTAUG_HOME", None)
         if home is not None:
             os.environ["SOFTAUG_HOME"] = home
-    if args.json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
-    return 0

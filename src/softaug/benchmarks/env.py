@@ -7,18 +7,17 @@ them alike. Times are medians; a ratio is the median over the turns of the ratio
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import numpy as np
 
+from softaug.benchmarks.common import Stopwatch
 from softaug.envs import PAPER_TASKS, Mode, make_env
 from softaug.errors import UserError
 from softaug.tasks import domain_and_task
@@ -40,26 +39,6 @@ GOALS = {
     "color reset / train reset": 3.0,
     "wrapper beyond physics and render, %": 5.0,
 }
-
-
-class Stopwatch:
-    """Sums the time spent in the functions it wraps, in ms."""
-
-    def __init__(self) -> None:
-        self.ms = 0.0
-
-    def wrap(self, function: Callable) -> Callable:
-        def timed(*arguments: Any, **options: Any) -> Any:
-            start = time.perf_counter()
-            result = function(*arguments, **options)
-            self.ms += (time.perf_counter() - start) * 1000
-            return result
-
-        return timed
-
-    def take(self) -> float:
-        elapsed, self.ms = self.ms, 0.0
-        return elapsed
 
 
 @dataclass
@@ -120,7 +99,7 @@ class TimedEnv:
             start = time.perf_counter()
             self.env.step(action)
             total = (time.perf_counter() - start) * 1000
-            parts = {part: watch.take() for part, watch in self._watches.items()}
+            parts = {part: watch.take() * 1000 for part, watch in self._watches.items()}
             self._decisions.append({"decision": total, **parts, "rest": total - sum(parts.values())})
         self._dmc.replace_green = self._replace_green
 
@@ -371,18 +350,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", nargs="*", type=int, default=[1, 2], help="numbers of processes to measure"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> dict[str, Any]:
     modes = [Mode.parse(name).name for name in args.modes]
     for task in args.tasks:
         domain_and_task(task)
     if args.decisions < 1 or any(count < 1 for count in args.workers):
         raise UserError("--decisions and --workers take whole numbers from 1.")
-    result = measure(args.tasks, modes, args.decisions, args.workers)
-    if args.json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
-    return 0
+    return measure(args.tasks, modes, args.decisions, args.workers)

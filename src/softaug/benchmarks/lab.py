@@ -37,16 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to measure; 1800 for memory")
     parser.add_argument("--mode", default="video_hard", help="mode of the benchmark that is shown")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> dict[str, Any]:
     if not 1 <= args.seconds <= 1e6:
         raise UserError(f"--seconds must be at least 1, not {args.seconds:g}")
-    results = measure(args.agents, args.seconds, args.mode)
-    if args.json:
-        print(json.dumps(results, indent=2))
-        return 0
+    return measure(args.agents, args.seconds, args.mode)
+
+
+def show(results: dict[str, Any]) -> None:
     table = Table(box=box.SIMPLE)
     for title in ("measure", "value", "goal"):
         table.add_column(title)
@@ -56,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
     table.add_row("memory of all processes", f"{results['memory_mb'][-1]:.0f} MB", "")
     table.add_row("its growth after the first third", f"{results['memory_growth_mb']:+.0f} MB", "flat")
     Console(highlight=False).print(table)
-    return 0
 
 
 def measure(agents: list[str], seconds: float, mode: str) -> dict[str, Any]:

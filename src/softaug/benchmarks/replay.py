@@ -7,7 +7,6 @@ processor's caches, and is in the page cache: a disk is not what is measured her
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -21,37 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from softaug.benchmarks import plain
+from softaug.benchmarks.common import EPISODE, make_replay
 from softaug.config import make_config
 from softaug.errors import UserError
 from softaug.learning.augment import RandomCrop
 from softaug.learning.memory import keep_freed_memory
 from softaug.learning.replay import Replay
 
-EPISODE = 250
 BATCHES = (128, 256)
-
-
-def make_replay(directory: Path, decisions: int, size: int) -> Replay:
-    """A memory-mapped replay of noise, k = 3."""
-    rng = np.random.default_rng(0)
-    frames = rng.integers(
-        0, 256, (64, size, size, 3), dtype=np.uint8
-    )  # repeated: drawing them all takes longer
-    replay = Replay(
-        directory,
-        capacity=decisions,
-        slack=EPISODE,
-        episode_decisions=EPISODE,
-        frame_shape=(size, size, 3),
-        frame_stack=3,
-        action_dim=6,
-        discount=0.99,
-    )
-    for decision in range(decisions):
-        if decision % EPISODE == 0:
-            replay.begin_episode(frames[decision % 64])
-        replay.add(np.zeros(6, np.float32), 0.0, False, frames[(decision + 1) % 64])
-    return replay
 
 
 def measure(decisions: int, repeats: int) -> dict[str, Any]:
@@ -60,7 +36,7 @@ def measure(decisions: int, repeats: int) -> dict[str, Any]:
     rows = []
     with tempfile.TemporaryDirectory(prefix="softaug-bench-") as directory:
         print(f"filling a replay of {decisions} decisions ...", file=sys.stderr, flush=True)
-        replay = make_replay(Path(directory), decisions, config.image_size)
+        replay = make_replay(config, Path(directory), decisions)
         crop, rng, generator = RandomCrop(config.crop_size), np.random.default_rng(0), torch.Generator()
         for batch_size in BATCHES:
             print(f"batch of {batch_size} ...", file=sys.stderr, flush=True)
@@ -123,18 +99,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--decisions", type=int, default=20_000, help="decisions in the replay (30 kB each)")
     parser.add_argument("--repeats", type=int, default=20, help="batches measured per size")
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's own choice")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.decisions < EPISODE or args.repeats < 1:
         raise UserError(f"bench replay needs --decisions of at least {EPISODE} and --repeats of at least 1")
     if args.threads > 0:
         torch.set_num_threads(args.threads)
     keep_freed_memory()  # as training does; here the naive loop has it too
-    result = measure(args.decisions, args.repeats)
-    if args.json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
-    return 0
+    return measure(args.decisions, args.repeats)

@@ -322,16 +322,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", default="", metavar="COMMIT|PATH", help="other code to train in turns with"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.decisions < 3 * LOG_EVERY or args.rounds < 1:
         raise UserError(f"bench train needs --decisions from {3 * LOG_EVERY} and --rounds from 1.")
     with tempfile.TemporaryDirectory(prefix="softaug-bench-") as directory:
-        result = measure(args, Path(directory))
-    if args.json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
-    return 0
+        return measure(args, Path(directory))

@@ -13,7 +13,6 @@ the first layer, which nobody needs. A plain update does the same useful work, w
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import multiprocessing
 import resource
@@ -23,6 +22,7 @@ import time
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from softaug.benchmarks.common import ACTION_DIM, Stopwatch, make_replay
 from softaug.benchmarks.plain import PlainLearner
 from softaug.config import Config, make_config
 from softaug.errors import UserError
@@ -41,7 +42,6 @@ from softaug.media import image_source
 from softaug.methods import METHODS, get_method
 from softaug.presets import PRESETS
 
-ACTION_DIM = 6  # walker's
 MATMUL_SIZE = 2048
 GOALS = {"fraction_of_peak": 0.75, "speedup": 2.0, "replay_fraction": 0.03, "peak_rss_gb": 3.0}
 
@@ -102,28 +102,6 @@ def schedule(config: Config) -> int:
 # --- one learner in its own process ----------------------------------------------------------------------
 
 
-def make_replay(config: Config, directory: Path, *, decisions: int = 1000, length: int = 250) -> Replay:
-    """A memory-mapped replay of noise."""
-    rng = np.random.default_rng(0)
-    frame_shape = (config.image_size, config.image_size, 3)
-    replay = Replay(
-        directory,
-        capacity=decisions,
-        slack=length,
-        episode_decisions=length,
-        frame_shape=frame_shape,
-        frame_stack=config.frame_stack,
-        action_dim=ACTION_DIM,
-        discount=config.discount,
-    )
-    for decision in range(decisions):
-        if decision % length == 0:
-            replay.begin_episode(rng.integers(0, 256, frame_shape, dtype=np.uint8))
-        action = rng.uniform(-1, 1, ACTION_DIM).astype(np.float32)
-        replay.add(action, rng.uniform(), False, rng.integers(0, 256, frame_shape, dtype=np.uint8))
-    return replay
-
-
 def serve(connection: Connection, config: Config, variant: str, threads: int, directory: Path) -> None:
     """Answer "update" with seconds per update, "replay" with sampling's share of the time, "rss" with peak GB."""
     torch.set_num_threads(threads)
@@ -161,38 +139,22 @@ def now(device: torch.device) -> float:
 
 def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
     """What part of `updates` updates goes into gathering, stacking, cropping and turning pixels into floats."""
-    spent = 0.0
-
-    def timed(function: Any, to_float: bool = False) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal spent
-            begun = now(agent.device)
-            result = function(*args, **kwargs)
-            if to_float:  # the encoder would do it, piece by piece
-                result = result.to(torch.float32)
-            spent += now(agent.device) - begun
-            return result
-
-        return call
-
+    watch = Stopwatch(lambda: now(agent.device))
     # Whatever crops: PAD's task, for one, takes RL's crops.
     owners: list[Any] = [owner for owner in (agent, agent.auxiliary) if hasattr(owner, "weak")]
     weak = agent.weak
     for owner in owners:
-        owner.weak = timed(weak, to_float=True)
-    timed_replay = _TimedReplay(timed(replay.sample), timed(replay.sample_observations))
+        # Floats too: the encoder would make them, piece by piece.
+        owner.weak = watch.wrap(lambda *arguments: weak(*arguments).to(torch.float32))
+    names = ("sample", "sample_observations")
+    timed_replay = SimpleNamespace(**{name: watch.wrap(getattr(replay, name)) for name in names})
     begun = now(agent.device)
     for _ in range(updates):
         agent.update(timed_replay)  # type: ignore[arg-type]
-    share = spent / (now(agent.device) - begun)
+    share = watch.seconds / (now(agent.device) - begun)
     for owner in owners:
         owner.weak = weak
     return share
-
-
-class _TimedReplay:
-    def __init__(self, sample: Any, sample_observations: Any):
-        self.sample, self.sample_observations = sample, sample_observations
 
 
 # --- the measurement -------------------------------------------------------------------------------------
@@ -334,10 +296,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="cpu", help="cpu, cuda, mps, or auto (the first of cuda, mps, cpu)"
     )
     parser.add_argument("--images", default="procedural", help="overlay images: a folder or 'procedural'")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> dict[str, Any]:
     names = list(METHODS) if args.methods == "all" else [get_method(n).name for n in args.methods.split(",")]
     if args.updates < 1:
         raise UserError(f"--updates is {args.updates}; measure at least one update")
@@ -351,10 +312,5 @@ def run(args: argparse.Namespace) -> int:
         config = make_config(method=name, preset=args.preset, device=device, images=args.images)
         rounds = -(-args.updates // schedule(config))
         rows.append(measure(config, rounds=rounds, threads=threads))
-    result: dict[str, Any] = {"preset": args.preset, "device": device, "threads": threads}
-    result |= {"updates": args.updates, "methods": rows}
-    if args.json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
-    return 0
+    settings = {"preset": args.preset, "device": device, "threads": threads, "updates": args.updates}
+    return {**settings, "methods": rows}

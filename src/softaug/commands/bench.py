@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 
-# Name -> what it measures; the code is softaug.benchmarks.NAME with `add_arguments` and `run` like a command's.
+# Name -> what it measures; the code is softaug.benchmarks.NAME with `add_arguments`, `run` (-> JSON values) and `show`.
 BENCHMARKS = {
     "env": "environments: time of a decision and its parts, of a reset, frames per second",
     "update": "learner: time of an update and its parts",
@@ -34,4 +35,11 @@ def run(args: argparse.Namespace) -> int:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     benchmark.add_arguments(parser)
-    return benchmark.run(parser.parse_args(args.options))
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    options = parser.parse_args(args.options)
+    result = benchmark.run(options)
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        benchmark.show(result)
+    return 0

@@ -21,7 +21,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from softaug.benchmarks.update import ACTION_DIM, make_replay, schedule, useful_gflop
+from softaug.benchmarks.common import ACTION_DIM, make_replay
+from softaug.benchmarks.update import schedule, useful_gflop
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.evaluation.policy import make_policy

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from softaug.benchmarks.update import ACTION_DIM, make_replay, schedule
+from softaug.benchmarks.common import ACTION_DIM, make_replay
+from softaug.benchmarks.update import schedule
 from softaug.config import Config, read_config
 from softaug.config.comparing import differences
 from softaug.envs.factory import ConfigEnvs
