@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from fakes import FakeImages
 from tiny import assert_same_on, generator, global_generators, pixels
 
-from softaug.benchmarks import plain
+from softaug.benchmarks import plain_data
 from softaug.config import make_config
 from softaug.errors import UserError
 from softaug.learning.augment import (
@@ -220,9 +220,9 @@ def test_overlay_equals_the_papers_formula(alpha, device):
 @both_dtypes
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "crop"])
 def test_a_view_equals_its_plain_version(name, dtype):
-    """Loops over samples, frames and pixels (`benchmarks.plain`), with the same draws."""
+    """Loops over samples, frames and pixels (`benchmarks.plain_data`), with the same draws."""
     obs = pixels(9, 9, 14, 14, dtype=dtype)
-    expected = plain.augmented(EVERY[name], obs.float(), generator(seed=4))
+    expected = plain_data.augmented(EVERY[name], obs.float(), generator(seed=4))
     torch.testing.assert_close(EVERY[name](obs, generator(seed=4)).float(), expected, rtol=1e-4, atol=1e-2)
 
 
@@ -294,7 +294,7 @@ def test_a_moving_overlay_moves_by_one_step_a_frame(device):
 
 def test_a_moving_overlay_with_many_frames_stays_inside_its_image():
     obs = torch.zeros(5, 30, 8, 8)
-    expected = plain.augmented(EVERY["moving_overlay"], obs, generator(seed=1))
+    expected = plain_data.augmented(EVERY["moving_overlay"], obs, generator(seed=1))
     torch.testing.assert_close(
         EVERY["moving_overlay"](obs, generator(seed=1)), expected, rtol=1e-4, atol=1e-2
     )

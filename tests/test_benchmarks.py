@@ -13,7 +13,7 @@ from fakes import FakeImages
 from tiny import ACTION_DIM, obs_shape, tiny_agent, tiny_method, tiny_replay
 from torch import nn
 
-from softaug.benchmarks import plain
+from softaug.benchmarks import plain_data
 from softaug.benchmarks.plain import PlainLearner
 from softaug.benchmarks.update import MATMUL_SIZE, layer_flops, replay_share, show, summary, useful_gflop
 from softaug.cli import main
@@ -125,12 +125,12 @@ def test_plain_sampling_equals_the_replays(n_step):
     replay = tiny_replay(tiny_method("sac"), episodes=5, length=7)
     for seed in range(5):
         ours = replay.sample(16, np.random.default_rng(seed), n_step)
-        theirs = plain.sample(replay, 16, np.random.default_rng(seed), n_step)
+        theirs = plain_data.sample(replay, 16, np.random.default_rng(seed), n_step)
         for mine, naive in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine.float(), naive.float())
         assert torch.equal(
             replay.sample_observations(16, np.random.default_rng(seed)).float(),
-            plain.sample_observations(replay, 16, np.random.default_rng(seed)),
+            plain_data.sample_observations(replay, 16, np.random.default_rng(seed)),
         )
 
 

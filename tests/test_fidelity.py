@@ -15,7 +15,8 @@ from tiny import tiny_agent, tiny_method, tiny_replay
 from torch import Tensor
 
 from softaug.benchmarks import plain
-from softaug.benchmarks.plain import PlainLearner, crop, encode
+from softaug.benchmarks.plain import PlainLearner, encode
+from softaug.benchmarks.plain_data import crop
 from softaug.learning.replay import Batch, Replay
 
 UPDATES = 6

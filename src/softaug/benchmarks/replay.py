@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softaug.benchmarks import plain
+from softaug.benchmarks import plain_data
 from softaug.benchmarks.common import EPISODE, make_replay
 from softaug.config import make_config
 from softaug.errors import UserError
@@ -76,7 +76,7 @@ def _naive_seconds(
     replay: Replay, batch_size: int, crop_size: int, rng: np.random.Generator, generator: torch.Generator
 ) -> float:
     begun = time.perf_counter()
-    plain.crop(plain.sample_observations(replay, batch_size, rng), crop_size, generator)
+    plain_data.crop(plain_data.sample_observations(replay, batch_size, rng), crop_size, generator)
     return time.perf_counter() - begun
 
 
