@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from softaug.commands.config_flags import add_config_arguments, given_arguments
-from softaug.commands.sweep import add_backend_arguments
+from softaug.commands.sweep import add_backend_arguments, chosen_backend
 from softaug.errors import UserError, unknown
 from softaug.presets import PRESETS
 from softaug.results.reading import MEDIA_ORDER, RunRecord, find_runs, read_run, runs_below
@@ -34,7 +34,6 @@ from softaug.results.reproduce.missing_runs import (
     read_again,
 )
 from softaug.results.reproduce.tables import TableResult, make_table
-from softaug.sweep import check_options
 
 if TYPE_CHECKING:
     from softaug.results.reproduce.writing import WrittenItem
@@ -152,9 +151,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out.exists() and not args.out.is_dir():
         raise UserError(f"{args.out} is a file; give a directory as --out")
     # Also where nothing is to be trained: a misspelled backend would otherwise pass unnoticed.
-    check_options(
-        args.backend, args.address, args.sweep_workers, args.retries, args.cpus_per_run, args.gpus_per_run
-    )
+    chosen_backend(args)
     progress = Console(file=sys.stderr, highlight=False, quiet=args.quiet)
     console = Console(file=sys.stderr, highlight=False)  # what must be heard, also with --quiet
     if args.only_existing:
@@ -282,16 +279,7 @@ def _train(args: argparse.Namespace, missing: Sequence[PlannedRun], progress: Co
     from softaug.sweep import run_sweep
 
     _say(progress, f"training {count([len(missing)], 'run')} of preset {args.preset}, in {args.out / 'runs'}")
-    return run_sweep(
-        missing,
-        backend=args.backend,
-        address=args.address,
-        workers=args.sweep_workers,
-        retries=args.retries,
-        cpus_per_run=args.cpus_per_run,
-        gpus_per_run=args.gpus_per_run,
-        quiet=args.quiet,
-    )
+    return run_sweep(missing, **vars(chosen_backend(args)), quiet=args.quiet)
 
 
 def _evaluate(

@@ -16,10 +16,9 @@ from rich.table import Table
 
 from softaug.commands.config_flags import add_config_arguments, given_arguments
 from softaug.sweep import (
+    Backend,
     Outcome,
     PlannedRun,
-    check_options,
-    default_cpus,
     parse_seeds,
     plan_grid,
     run_sweep,
@@ -99,6 +98,13 @@ def add_backend_arguments(how: argparse._ArgumentGroup) -> None:
     )
 
 
+def chosen_backend(args: argparse.Namespace) -> Backend:
+    """What the flags of `add_backend_arguments` say."""
+    return Backend(
+        args.backend, args.address, args.sweep_workers, args.retries, args.cpus_per_run, args.gpus_per_run
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     overrides = {name: value for name, value in given_arguments(args).items() if name != "preset"}
     runs = plan_grid(
@@ -111,16 +117,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.dry_run:
         return dry_run(runs, args)
-    outcomes = run_sweep(
-        runs,
-        backend=args.backend,
-        address=args.address,
-        workers=args.sweep_workers,
-        retries=args.retries,
-        cpus_per_run=args.cpus_per_run,
-        gpus_per_run=args.gpus_per_run,
-        quiet=args.quiet,
-    )
+    outcomes = run_sweep(runs, **vars(chosen_backend(args)), quiet=args.quiet)
     if args.json:
         print(json.dumps(as_json(outcomes), indent=2))
     else:
@@ -133,18 +130,15 @@ def dry_run(runs: Sequence[PlannedRun], args: argparse.Namespace) -> int:
     """What would be made, resumed and skipped, with time and disk; nothing is written."""
     from softaug.sweep.estimate import disk_bytes, estimate, free_bytes, wall_seconds  # imports torch
 
-    check_options(
-        args.backend, args.address, args.sweep_workers, args.retries, args.cpus_per_run, args.gpus_per_run
-    )
-    threads = args.cpus_per_run or default_cpus(args.backend, args.address, args.sweep_workers)
-    workers = args.sweep_workers or 1
+    where = chosen_backend(args)
+    threads, workers = where.threads, where.workers or 1
     estimates = estimate(runs, threads, say=lambda text: print(text, file=sys.stderr, flush=True))
     seconds = wall_seconds([e.seconds_left for e in estimates], workers)
     replays, kept = disk_bytes(estimates, workers)
     result = {
         "workers": workers,
         # Ray takes as many as the cluster has room for, which is not known before it is there.
-        "workers_assumed": args.backend == "ray" and args.sweep_workers is None,
+        "workers_assumed": where.backend == "ray" and where.workers is None,
         "threads": threads,
         "seconds": seconds,
         "replay_bytes": replays,

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from softaug.commands.config_flags import add_config_arguments, given_arguments
-from softaug.commands.sweep import add_backend_arguments, names
+from softaug.commands.sweep import add_backend_arguments, chosen_backend, names
 from softaug.errors import UserError
-from softaug.sweep import check_options, default_cpus, parse_seeds
+from softaug.sweep import Backend, parse_seeds
 from softaug.sweep.plan import check_media
 from softaug.sweep.supervise import Orders
 from softaug.tuning.display import TuneDisplay
@@ -107,9 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import_optuna()
     settings = settings_from(args)
-    check_options(
-        args.backend, args.address, args.sweep_workers, args.retries, args.cpus_per_run, args.gpus_per_run
-    )
+    where = chosen_backend(args)
     if args.trials < 2:
         raise UserError(f"--trials must be at least 2 (the base preset and another), not {args.trials}")
     out: Path = args.out.absolute()
@@ -119,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         record_settings(settings, out)
         study = open_study(settings, out)
         with (
-            closing(make_runner(args)) as runner,
+            closing(make_runner(where)) as runner,
             closing(TuneDisplay(settings.seconds, quiet=args.quiet)) as display,
         ):
             display.say(scoring(settings))
@@ -166,12 +164,11 @@ def settings_from(args: argparse.Namespace) -> Settings:
     )
 
 
-def make_runner(args: argparse.Namespace) -> Runner:
-    threads = args.cpus_per_run or default_cpus(args.backend, args.address, args.sweep_workers)
-    orders = Orders(sweep="tune", retries=args.retries, threads=threads, cwd=str(Path.cwd()))
-    if args.backend == "local":
-        return LocalRunner(orders, args.sweep_workers or 1)
-    return RayRunner(orders, args.sweep_workers, address=args.address, gpus_per_run=args.gpus_per_run)
+def make_runner(where: Backend) -> Runner:
+    orders = Orders(sweep="tune", retries=where.retries, threads=where.threads, cwd=str(Path.cwd()))
+    if where.backend == "local":
+        return LocalRunner(orders, where.workers or 1)
+    return RayRunner(orders, where.workers, address=where.address, gpus_per_run=where.gpus_per_run)
 
 
 def show(summary: Summary, out: Path, console: Console) -> None:

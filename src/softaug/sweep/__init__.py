@@ -9,24 +9,19 @@ continue from their checkpoint, failed ones are tried again a bounded number of 
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from softaug.errors import UserError, unknown
 from softaug.interrupt import Interrupt
+from softaug.sweep.backend import Backend
 from softaug.sweep.display import SweepDisplay
 from softaug.sweep.local import run_locally
 from softaug.sweep.plan import PlannedRun, check_media, parse_seeds, plan_grid
 from softaug.sweep.supervise import Orders, Outcome
 
-__all__ = ["Outcome", "PlannedRun", "parse_seeds", "plan_grid", "run_sweep"]
-
-BACKENDS = ("local", "ray")
-RAY_CPUS_PER_RUN = 2
-"""the learner, and the environment in its own process"""
+__all__ = ["Backend", "Outcome", "PlannedRun", "parse_seeds", "plan_grid", "run_sweep"]
 
 
 def run_sweep(
@@ -50,12 +45,11 @@ def run_sweep(
         divided by `workers`, on a cluster two. A continued run keeps the threads it began with.
     gpus_per_run: what Ray reserves for a run; may be a fraction.
     """
-    check_options(backend, address, workers, retries, cpus_per_run, gpus_per_run)
+    where = Backend(backend, address, workers, retries, cpus_per_run, gpus_per_run)
     unfinished = [run for run in runs if run.begun() != "finished"]
     if backend == "local":
         check_media(unfinished)
-    threads = cpus_per_run or default_cpus(backend, address, workers)
-    orders = Orders(sweep=uuid.uuid4().hex[:12], retries=retries, threads=threads, cwd=str(Path.cwd()))
+    orders = Orders(sweep=uuid.uuid4().hex[:12], retries=retries, threads=where.threads, cwd=str(Path.cwd()))
     interrupt = Interrupt()
     with closing(SweepDisplay(runs, orders.sweep, quiet=quiet)) as display, interrupt.handled():
         if not unfinished:
@@ -65,54 +59,6 @@ def run_sweep(
         else:
             from softaug.sweep.on_ray import run_on_ray  # the only file that imports ray
 
-            made = run_on_ray(
-                unfinished,
-                orders,
-                interrupt,
-                display,
-                address=address,
-                workers=workers,
-                gpus_per_run=gpus_per_run,
-            )
+            made = run_on_ray(unfinished, orders, where, interrupt, display)
     outcomes = {outcome.run.directory: outcome for outcome in made}
     return [outcomes.get(run.directory, Outcome(run, "finished", 0)) for run in runs]
-
-
-def check_options(
-    backend: str,
-    address: str | None,
-    workers: int | None,
-    retries: int,
-    cpus_per_run: int | None,
-    gpus_per_run: float,
-) -> None:
-    """Refuse what `run_sweep` cannot do."""
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
-    if workers is not None and workers < 1:
-        raise UserError(f"workers must be at least 1, not {workers}")
-    if cpus_per_run is not None and cpus_per_run < 1:
-        raise UserError(f"cpus_per_run must be at least 1, not {cpus_per_run}")
-    if retries < 0 or gpus_per_run < 0:
-        raise UserError(
-            f"retries and gpus_per_run must not be negative, but are {retries} and {gpus_per_run}"
-        )
-    if backend == "local" and (address is not None or gpus_per_run):
-        raise UserError(
-            "an address and gpus_per_run are for the ray backend, which also runs on one machine; add --backend ray"
-        )
-
-
-def default_cpus(backend: str, address: str | None, workers: int | None) -> int:
-    """Cores of one run where the user does not say."""
-    cores = available_cores()
-    if backend == "local":
-        return max(1, cores // (workers or 1))
-    if address is not None:
-        return RAY_CPUS_PER_RUN
-    return max(1, cores // workers) if workers else min(RAY_CPUS_PER_RUN, cores)
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

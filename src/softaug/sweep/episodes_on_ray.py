@@ -8,7 +8,6 @@ makes no difference to its return.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from softaug.envs.factory import ConfigEnvs, media_facts
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import Episode, Task, play_episodes
 from softaug.evaluation.runs import RunPolicy
-from softaug.sweep.on_ray import PASSED_ON, connect, import_ray
+from softaug.sweep.on_ray import remote, session
 from softaug.sweep.supervise import POLL_SECONDS
 
 EPISODES_PER_TASK = 5
@@ -62,16 +61,10 @@ def play_on_ray(
     if workers is not None and workers < 1:
         raise UserError(f"workers must be at least 1, not {workers}")
     # Ray prints what happens to its workers on standard output, which is for the result.
-    with contextlib.redirect_stdout(sys.stderr):
-        ray = import_ray()
-        ours = not ray.is_initialized()
-        if ours:
-            connect(ray, address, cpus=workers or 1)
-    try:
+    with contextlib.ExitStack() as stack:
+        with contextlib.redirect_stdout(sys.stderr):
+            ray, _ = stack.enter_context(session(address, cpus=workers or 1))
         yield from _Queue(ray, jobs, workers).results()
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 def pieces(tasks: Sequence[Task]) -> list[tuple[Task, ...]]:
@@ -119,14 +112,7 @@ class _Queue:
         self.waiting = self._pieces(jobs)
         self.refs: dict[Any, int] = {}
         self.failed: set[int] = set()
-        passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        self.play = ray.remote(play_piece).options(
-            num_cpus=1,
-            max_retries=TASK_RETRIES,
-            retry_exceptions=False,
-            scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": passed} if passed else None,
-        )
+        self.play = remote(ray, play_piece, retries=TASK_RETRIES, num_cpus=1)
 
     def results(self) -> Iterator[Played]:
         try:

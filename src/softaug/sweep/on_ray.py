@@ -10,14 +10,14 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.interrupt import Interrupt
-from softaug.sweep import available_cores
+from softaug.sweep.backend import Backend, available_cores
 from softaug.sweep.display import SweepDisplay
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import (
@@ -41,43 +41,46 @@ PASSED_ON = ("SOFTAUG_HOME",)
 
 
 def run_on_ray(
-    runs: Sequence[PlannedRun],
-    orders: Orders,
-    interrupt: Interrupt,
-    display: SweepDisplay,
-    *,
-    address: str | None,
-    workers: int | None,
-    gpus_per_run: float,
+    runs: Sequence[PlannedRun], orders: Orders, where: Backend, interrupt: Interrupt, display: SweepDisplay
 ) -> list[Outcome]:
-    """Supervise every run in a task of its own, at most `workers` at a time."""
+    """Supervise every run in a task of its own, at most `where.workers` at a time."""
+    cpus, gpus = orders.threads, where.gpus_per_run
     # Ray prints what happens to its workers on standard output, which is for the result.
-    with contextlib.redirect_stdout(sys.stderr):
-        return _run(runs, orders, interrupt, display, address, workers, gpus_per_run)
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        session(where.address, cpus=cpus * (where.workers or 1)) as (ray, ours),
+    ):
+        if missing := no_node_for(ray, cpus, gpus):
+            if where.address is None and ours:
+                raise UserError(f"{missing}; ask for less, or give the --address of a larger cluster")
+            display.note(f"Waiting: {missing}.")  # a cluster that grows by itself may get one
+        return _Tasks(ray, runs, orders, gpus).follow(where.workers or len(runs), interrupt, display)
 
 
-def _run(
-    runs: Sequence[PlannedRun],
-    orders: Orders,
-    interrupt: Interrupt,
-    display: SweepDisplay,
-    address: str | None,
-    workers: int | None,
-    gpus_per_run: float,
-) -> list[Outcome]:
+@contextlib.contextmanager
+def session(address: str | None, *, cpus: int) -> Iterator[tuple[Any, bool]]:
+    """Ray, connected as in `connect` unless the program is already, and whether it was done here: then it ends here too."""
     ray = import_ray()
     ours = not ray.is_initialized()
     if ours:
-        connect(ray, address, cpus=orders.threads * (workers or 1))
+        connect(ray, address, cpus=cpus)
     try:
-        if missing := no_node_for(ray, orders.threads, gpus_per_run):
-            if address is None and ours:
-                raise UserError(f"{missing}; ask for less, or give the --address of a larger cluster")
-            display.note(f"Waiting: {missing}.")  # a cluster that grows by itself may get one
-        return _Tasks(ray, runs, orders, gpus_per_run).follow(workers or len(runs), interrupt, display)
+        yield ray, ours
     finally:
         if ours:
             ray.shutdown()
+
+
+def remote(ray: Any, function: Callable, *, retries: int, **resources: float) -> Any:
+    """`function` as a Ray task on any node. retries: for the death of its worker or node."""
+    passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return ray.remote(function).options(
+        max_retries=retries,
+        retry_exceptions=False,
+        scheduling_strategy="SPREAD",
+        runtime_env={"env_vars": passed} if passed else None,
+        **resources,
+    )
 
 
 def import_ray() -> Any:
@@ -156,17 +159,9 @@ class _Tasks:
         self.ray, self.runs, self.orders = ray, runs, orders
         self.refs: dict[Any, int] = {}
         self.outcomes: dict[int, Outcome] = {}
-        passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        self.task = ray.remote(train_one).options(
-            num_cpus=orders.threads,
-            num_gpus=gpus_per_run,
-            # For the death of the worker or its node. A run that fails is tried again by `supervise`, and
-            # both kinds of attempts count.
-            max_retries=orders.retries,
-            retry_exceptions=False,
-            scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": passed} if passed else None,
-        )
+        # A run that fails is tried again by `supervise`, and both kinds of attempts count.
+        resources = {"num_cpus": orders.threads, "num_gpus": gpus_per_run}
+        self.task = remote(ray, train_one, retries=orders.retries, **resources)
 
     def follow(self, workers: int, interrupt: Interrupt, display: SweepDisplay) -> list[Outcome]:
         """Start tasks, wait for them and show the runs' progress until none is left."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,29 +81,20 @@ class RayRunner:
 
     def __init__(self, orders: Orders, workers: int | None, *, address: str | None, gpus_per_run: float):
         from softaug.errors import UserError
-        from softaug.sweep.on_ray import PASSED_ON, connect, import_ray, no_node_for, train_one
+        from softaug.sweep.on_ray import no_node_for, remote, session, train_one
 
         self._refs: dict[Any, PlannedRun] = {}
-        self._ray: Any = import_ray()
-        self._ours = not self._ray.is_initialized()
-        if self._ours:
-            connect(self._ray, address, cpus=orders.threads * (workers or 1))
+        self._orders = orders
+        self._session = ExitStack()
+        self._ray, _ = self._session.enter_context(session(address, cpus=orders.threads * (workers or 1)))
         if missing := no_node_for(self._ray, orders.threads, gpus_per_run):
             self.close()
             raise UserError(f"{missing}; ask for less, or give the --address of a larger cluster")
         # A study asks for a trial when there is room for one, so it must know how much room there is.
         room = int(self._ray.cluster_resources().get("CPU", 1) // orders.threads)
         self.workers: int | None = workers or max(1, room)
-        self._orders = orders
-        passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        self._task = self._ray.remote(train_one).options(
-            num_cpus=orders.threads,
-            num_gpus=gpus_per_run,
-            max_retries=orders.retries,
-            retry_exceptions=False,
-            scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": passed} if passed else None,
-        )
+        resources = {"num_cpus": orders.threads, "num_gpus": gpus_per_run}
+        self._task = remote(self._ray, train_one, retries=orders.retries, **resources)
 
     def start(self, run: PlannedRun) -> None:
         ref = self._task.remote(run.config.to_json(), str(run.directory), new_orders(self._orders))
@@ -138,5 +129,4 @@ class RayRunner:
     def close(self) -> None:
         for ref in self._refs:
             self._ray.cancel(ref, force=False)
-        if self._ours:
-            self._ray.shutdown()
+        self._session.close()
