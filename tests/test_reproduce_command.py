@@ -286,17 +286,16 @@ def test_mistakes_are_told_in_a_sentence(
 def test_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     drawn = []
 
-    def gallery(
-        out: Path, tasks: list[str], modes: list[str], *, augmentations: bool, said: Any
-    ) -> dict[str, str]:
+    def gallery(out: Path, blocks: list[tuple], *, augmentations: bool, said: Any) -> dict[str, str]:
+        ((tasks, modes),) = blocks
         drawn.append((tasks, list(modes), augmentations))
-        out.write_bytes(b"picture")
+        out.write_bytes(b"image")
         return {"video_easy": "procedural"}
 
     monkeypatch.setattr("softaug.evaluation.gallery.save_gallery", gallery)
     tasks = "walker_walk,robot_push"
     result = run_json(capsys, "samples", "--only-existing", "--tasks", tasks, "--out", str(tmp_path))
-    assert [Path(file).read_bytes() for file in result["items"][0]["files"]] == [b"picture"] * 2
+    assert [Path(file).read_bytes() for file in result["items"][0]["files"]] == [b"image"] * 2
     assert drawn[0][0] == ["walker_walk"] and drawn[0][2] and "video_hard" in drawn[0][1]
     assert drawn[1] == (["robot_push"], ["train", "random_colors", "video_background"], False)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from softaug.commands.eval import add_optional
 from softaug.envs import PAPER_TASKS
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from softaug.evaluation.gallery import save_gallery, save_standard_gallery
+    from softaug.evaluation.gallery import STANDARD_BLOCKS, save_gallery
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"cannot write {args.out}: name a .png, .jpg or .webp file")
@@ -52,22 +53,23 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"the folder {args.out.absolute().parent} does not exist; create it or choose another --out"
         )
-    options = {
-        "seed": args.seed,
-        "videos": args.videos,
-        "colors": args.colors,
-        "images": args.images,
-        "augmentations": args.augmentations,
-        "said": lambda task: print(f"{task} drawn", file=sys.stderr),
-    }
-    if args.tasks is None and args.modes is None:
-        sources = save_standard_gallery(args.out, **options)
-    else:
+    blocks: Any = STANDARD_BLOCKS
+    if args.tasks is not None or args.modes is not None:
         tasks = args.tasks.split(",") if args.tasks else list(PAPER_TASKS)
         modes = (
             expand_groups(split_modes(args.modes)) if args.modes else [mode.name for mode in BENCHMARK_MODES]
         )
-        sources = save_gallery(args.out, tasks, modes, **options)
+        blocks = [(tasks, modes)]
+    sources = save_gallery(
+        args.out,
+        blocks,
+        seed=args.seed,
+        videos=args.videos,
+        colors=args.colors,
+        images=args.images,
+        augmentations=args.augmentations,
+        said=lambda task: print(f"{task} drawn", file=sys.stderr),
+    )
     if args.json:
         print(json.dumps({"out": str(args.out), "media": sources}))
     else:

@@ -9,22 +9,18 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import gymnasium
-import numpy as np
-from PIL import Image
 from rich.console import Console
 
 from softaug.commands.eval import RUN_HELP, add_optional, add_run_arguments
 from softaug.envs import MODE_NAMES
 from softaug.envs.factory import ConfigEnvs, check_own_envs, media_facts
 from softaug.envs.modes import split_modes
-from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
 from softaug.evaluation.animation import SUFFIXES, check_animation, panels, save_animation
 from softaug.evaluation.evaluate import play_episodes, tasks_of
-from softaug.evaluation.recording import Recorder
+from softaug.evaluation.recording import Filmed, Recorder
 from softaug.evaluation.run_evaluation import check_adapt, check_modes, with_media
 from softaug.evaluation.runs import Run, load_run
 from softaug.evaluation.tour import MODES as TOUR_MODES
@@ -34,73 +30,6 @@ from softaug.media.comparability import media_note
 from softaug.progress import Bars
 from softaug.tasks import ROBOT_TASKS, action_repeat
 from softaug.trust import require_trust
-
-GAP = 4
-"""Black pixels between the two images."""
-
-
-class Filmed(gymnasium.Wrapper):
-    """Records every frame of `env` next to that of `large`, the same episode rendered larger.
-
-    Both environments get the same seeds and actions, so they are in the same state; only `env` is seen by the agent.
-    full_frame: show the image that `env` (an adapted environment of the user's own) was given, instead of `large`.
-    """
-
-    def __init__(
-        self,
-        env: gymnasium.Env,
-        large: gymnasium.Env | None,
-        recorder: Recorder,
-        *,
-        size: int,
-        crop_size: int,
-        full_frame: bool = False,
-    ):
-        super().__init__(env)
-        self.large, self.recorder, self.size, self.crop_size = large, recorder, size, crop_size
-        self.full_frame = full_frame
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
-        self._film(obs, None if self.large is None else self.large.reset(seed=seed, options=options)[0])
-        return obs, info
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
-        result = self.env.step(action)
-        self._film(result[0], None if self.large is None else self.large.step(action)[0])
-        return result
-
-    def close(self) -> None:
-        self.env.close()
-        if self.large is not None:
-            self.large.close()
-
-    def _film(self, obs: np.ndarray, large_obs: np.ndarray | None) -> None:
-        seen = newest_frame(obs)
-        margin = (len(seen) - self.crop_size) // 2
-        images = [
-            enlarge(seen[margin : margin + self.crop_size, margin : margin + self.crop_size], self.size)
-        ]
-        gap = np.zeros((self.size, GAP, 3), np.uint8)
-        if large_obs is not None:
-            images += [gap, newest_frame(large_obs)]
-        if self.full_frame:
-            images += [gap, to_height(self.env.get_wrapper_attr("full_frame"), self.size)]
-        self.recorder.add(np.concatenate(images, axis=1))
-
-
-def enlarge(image: np.ndarray, size: int) -> np.ndarray:
-    """A square image (H, H, 3) as (size, size, 3), every pixel a sharp block: what the network gets, no more."""
-    index = np.arange(size) * len(image) // size
-    return image[index][:, index]
-
-
-def to_height(image: np.ndarray, height: int) -> np.ndarray:
-    """An image (H, W, 3) at another height, in its own proportions."""
-    width = max(1, round(image.shape[1] * height / image.shape[0]))
-    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -129,26 +129,9 @@ STANDARD_BLOCKS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 """The standard page: blocks of tasks and modes. The paper's combined tests of the robot have three episodes each."""
 
 
-def save_standard_gallery(
-    out: Path,
-    *,
-    seed: int = 0,
-    videos: str | None = None,
-    colors: str | None = None,
-    images: str | None = None,
-    augmentations: bool = True,
-    said: Callable[[str], None] = lambda task: None,
-) -> dict[str, str]:
-    """Every mode on one page; returns where each mode's media come from."""
-    blocks = [mode_section(*block, seed, videos, colors, said) for block in STANDARD_BLOCKS]
-    sources = {mode: kind for _, found in blocks for mode, kind in found.items()}
-    return _save(out, [section for section, _ in blocks], sources, seed, images, augmentations)
-
-
 def save_gallery(
     out: Path,
-    tasks: Sequence[str],
-    modes: Sequence[str],
+    blocks: Sequence[tuple[Sequence[str], Sequence[str]]] = STANDARD_BLOCKS,
     *,
     seed: int = 0,
     videos: str | None = None,
@@ -157,22 +140,13 @@ def save_gallery(
     augmentations: bool = True,
     said: Callable[[str], None] = lambda task: None,
 ) -> dict[str, str]:
-    """Tasks in rows, modes in columns; returns where each mode's media come from."""
-    section, sources = mode_section(tasks, modes, seed, videos, colors, said)
-    return _save(out, [section], sources, seed, images, augmentations)
-
-
-def _save(
-    out: Path,
-    sections: list[Section],
-    sources: dict[str, str],
-    seed: int,
-    images: str | None,
-    augmentations: bool,
-) -> dict[str, str]:
+    """Blocks of tasks in rows and modes in columns, below each other; returns where each mode's media come from."""
+    made = [mode_section(*block, seed, videos, colors, said) for block in blocks]
+    sections = [section for section, _ in made]
+    sources = {mode: kind for _, found in made for mode, kind in found.items()}
     if augmentations:
         extra, sources["overlay images"] = augmentation_section(seed, images)
-        sections = [*sections, extra]
+        sections.append(extra)
     content = io.BytesIO()
     draw(sections, media_caption(sources)).save(content, Image.registered_extensions()[out.suffix.lower()])
     write_atomically(out, content.getvalue())

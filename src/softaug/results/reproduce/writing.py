@@ -146,7 +146,7 @@ def write_samples(item: SamplesItem, out: Path, said: Callable[[str], None]) -> 
         for name, (tasks, modes, augmentations) in pages.items():
             if tasks:
                 page = Path(folder) / name
-                media |= save_gallery(page, tasks, modes, augmentations=augmentations, said=said)
+                media |= save_gallery(page, [(tasks, modes)], augmentations=augmentations, said=said)
                 files[name] = page.read_bytes()
     notes = tuple(f"{mode}: {kind} media" for mode, kind in media.items())
     return WrittenItem(item.name, item.title, _write(files, out), notes, {"item": item.name, "media": media})
