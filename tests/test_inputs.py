@@ -26,7 +26,8 @@ from softaug.learning.memory import check_memory
 from softaug.media.comparability import media_note
 from softaug.media.folder_images import FolderImages
 from softaug.media.unpack import unpack
-from softaug.results.model import departures, make_groups
+from softaug.results.groups import make_groups
+from softaug.results.model import departures
 from softaug.results.reading import read_run
 
 

@@ -11,8 +11,8 @@ import pytest
 from fabricated import fabricate_eval, fabricate_run
 
 from softaug.config import Config
+from softaug.results.groups import make_groups
 from softaug.results.leaderboard import Entry, Leaderboard, make_leaderboard
-from softaug.results.model import make_groups
 from softaug.results.reading import find_runs, read_run
 from softaug.results.report import Reporter
 from softaug.results.statistics import interquartile_mean, iqm_over_tasks

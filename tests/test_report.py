@@ -18,8 +18,9 @@ from softaug.cli import main
 from softaug.commands import report as command
 from softaug.config import Config, make_config
 from softaug.errors import UserError
-from softaug.results.model import EPISODES, Group, make_groups
-from softaug.results.reading import RunRecord, find_runs, read_run
+from softaug.results.groups import EPISODES, Group, make_groups
+from softaug.results.reading import find_runs, read_run
+from softaug.results.records import RunRecord
 from softaug.results.report import Reporter
 from softaug.results.report.media import choose_videos
 from softaug.results.report.page import environment

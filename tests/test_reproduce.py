@@ -16,7 +16,8 @@ from softaug.errors import UserError
 from softaug.methods import METHODS, Method
 from softaug.results.model import departures
 from softaug.results.paper import paper_result, paper_results
-from softaug.results.reading import RunRecord, find_runs, read_run
+from softaug.results.reading import find_runs, read_run
+from softaug.results.records import RunRecord
 from softaug.results.reproduce import formats
 from softaug.results.reproduce.collect import choose_media, describe_runs, make_cell, select
 from softaug.results.reproduce.curves import make_curve

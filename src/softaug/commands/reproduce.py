@@ -18,7 +18,8 @@ from softaug.commands.config_flags import add_config_arguments, given_arguments
 from softaug.commands.sweep import add_backend_arguments, chosen_backend
 from softaug.errors import UserError, unknown
 from softaug.presets import PRESETS
-from softaug.results.reading import MEDIA_ORDER, RunRecord, find_runs, read_run, runs_below
+from softaug.results.reading import find_runs, read_run, runs_below
+from softaug.results.records import MEDIA_ORDER, RunRecord
 from softaug.results.reproduce.collect import count, select, select_policies
 from softaug.results.reproduce.console import Plan, show, show_plan
 from softaug.results.reproduce.grids import ITEMS, FigureItem, Item, SamplesItem, TableItem, make_items

@@ -9,7 +9,7 @@ from softaug.envs.modes import GB2_MODES
 from softaug.methods import FOREIGN
 from softaug.results.model import ModeResult, departures
 from softaug.results.published import PAPER_SEEDS
-from softaug.results.reading import RunRecord
+from softaug.results.records import RunRecord
 from softaug.tasks import ROBOT_TASKS, SUITE_TASKS, action_repeat
 
 MOST_NAMED = 8

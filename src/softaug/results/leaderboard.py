@@ -16,9 +16,10 @@ import numpy as np
 from softaug.envs.modes import ordered_modes
 from softaug.methods import FOREIGN, METHODS
 from softaug.results.comparability import differences
-from softaug.results.model import Group, ModeResult
+from softaug.results.groups import Group
+from softaug.results.model import ModeResult
 from softaug.results.published import PublishedResult, find_published
-from softaug.results.reading import RunRecord
+from softaug.results.records import RunRecord
 from softaug.results.statistics import RETURN_SCALE, BootstrapEstimate, iqm_over_tasks
 from softaug.storage.run_files import RunFiles
 from softaug.tasks import SUITE_TASKS

@@ -13,132 +13,20 @@ import dataclasses
 import json
 import math
 import os
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.files import read_object
 from softaug.media.comparability import media_note
+from softaug.results.records import Evaluation, PeriodicEval, Rate, RunRecord, TrainEpisode
 from softaug.storage.run_files import RunFiles
 from softaug.zoo import PolicyFolder, locate, outputs_of
 
 REMEDY = "restore it or leave the run out"
-
-State = Literal["finished", "running or interrupted"]
-
-MEDIA_ORDER = ("official", "davis", "folder", "list", "procedural")
-"""Of two evaluations with as many episodes, the one on media nearer to the paper's is taken."""
-
-
-class TrainEpisode(NamedTuple):
-    """A finished training episode. `decisions` and `frames` count from the start of the run; `total` is its return."""
-
-    decisions: int
-    total: float
-    frames: int
-
-
-class PeriodicEval(NamedTuple):
-    """An evaluation during training: the returns of its episodes in one mode."""
-
-    decisions: int
-    mode: str
-    returns: tuple[float, ...]
-    media: str | None
-    frames: int
-    adapted: bool
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.returns)
-
-
-class Rate(NamedTuple):
-    """Decisions per second of training between two lines of losses; evaluations are not counted."""
-
-    decisions: int
-    decisions_per_second: float
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Episodes of one mode, played with the weights after `decisions` decisions of training."""
-
-    mode: str
-    returns: tuple[float, ...]
-    media: str | None
-    """Where videos or colours came from: official, folder, list, procedural; None if the mode needs none."""
-    decisions: int
-    adapted: bool
-    """Whether the policy adapted during the episodes (PAD)."""
-    note: str
-    """Why the number is not comparable with the paper's; empty if it is."""
-    source: Mapping[str, Any] | None
-    """Facts on the media: number of videos, hash of the colours."""
-    file: Path
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.returns)
-
-    @property
-    def std(self) -> float:
-        """Over the episodes of this one run (population): not the spread over seeds."""
-        return statistics.pstdev(self.returns)
-
-    @property
-    def episodes(self) -> int:
-        return len(self.returns)
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """Everything a run directory says, weights and replay aside."""
-
-    path: Path
-    config: Config
-    facts: dict[str, Any]
-    """run.json: versions, git_commit, device, threads, media"""
-    state: State
-    decisions: int
-    frames: int
-    seconds: float
-    """Wall-clock time of training and evaluation so far."""
-    curve: tuple[TrainEpisode, ...]
-    evals: tuple[PeriodicEval, ...]
-    evaluations: tuple[Evaluation, ...]
-    """Of the last weights: every one, whatever the media and number of episodes."""
-    final: dict[str, Evaluation]
-    """mode -> the one of them to report, without adaptation"""
-    adapted: dict[str, Evaluation]
-    """mode -> the same with adaptation during the episode (PAD; empty for other methods)"""
-    rates: tuple[Rate, ...]
-    videos: dict[str, Path]
-    """mode -> the newest video of an evaluation episode"""
-
-    @property
-    def finished(self) -> bool:
-        return self.state == "finished"
-
-    @property
-    def decisions_per_second(self) -> float | None:
-        """The median over the run; None before the first line of losses."""
-        return statistics.median(rate.decisions_per_second for rate in self.rates) if self.rates else None
-
-    def evaluation(self, mode: str, *, media: str | None = None) -> Evaluation | None:
-        """What the method reaches in `mode`, adapting if that is its way (PAD), on `media` if one is named."""
-        return preferred(
-            e
-            for e in self.evaluations
-            if e.mode == mode
-            and e.adapted == self.config.row.adapts
-            and (media is None or e.media in (None, media))
-        )
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -222,8 +110,6 @@ def read_run(path: str | Path) -> RunRecord:
         curve=curve,
         evals=evals,
         evaluations=tuple(evaluations),
-        final=_best_by_mode(evaluations, adapted=False),
-        adapted=_best_by_mode(evaluations, adapted=True),
         rates=rates,
         videos=_videos(path / "videos"),
     )
@@ -239,7 +125,9 @@ def _published(path: Path) -> RunRecord:
         training = results["training"]
         curve = tuple(TrainEpisode(int(d), _finite(total), int(f)) for d, total, f in training["curve"])
         decisions, weights = int(results["decisions"]), str(results["weights_sha256"])
-        evaluations = [_published_result(row, files.results, decisions) for row in results["results"]]
+        evaluations = [
+            _evaluation(row, row["source"], decisions, files.results) for row in results["results"]
+        ]
         frames, seconds = int(results["frames"]), _finite(training["seconds"])
     _check_media_facts(training, files.results)
     for file in sorted(here.evaluations.glob("*.json")):
@@ -258,59 +146,9 @@ def _published(path: Path) -> RunRecord:
         curve=curve,
         evals=(),
         evaluations=tuple(evaluations),
-        final=_best_by_mode(evaluations, adapted=False),
-        adapted=_best_by_mode(evaluations, adapted=True),
         rates=(),
         videos=_videos(here.videos),
     )
-
-
-def _published_result(row: Mapping[str, Any], file: Path, decisions: int) -> Evaluation:
-    mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
-    returns = _returns(row["returns"])
-    return Evaluation(mode, returns, _kind(row["media"]), decisions, adapted, note, row["source"], file)
-
-
-def overlay_media(record: RunRecord) -> str | None:
-    """Where the images of random overlay came from; None if the method uses none."""
-    if not record.config.row.uses_images:
-        return None
-    return str(_overlay_facts(record).get("kind", "unknown"))
-
-
-def overlay_images(record: RunRecord) -> str | None:
-    """`procedural`, or `folder, 1,803,460 images`; None if the method uses none."""
-    kind = overlay_media(record)
-    return None if kind is None else shown_images(kind, _overlay_facts(record))
-
-
-def shown_images(kind: str, facts: Mapping[str, Any]) -> str:
-    """Without the path: on a cluster the same images may lie in another place on each machine."""
-    count = facts.get("images")
-    return f"{kind}, {count:,} images" if kind == "folder" and isinstance(count, int) else kind
-
-
-def _overlay_facts(record: RunRecord) -> Mapping[str, Any]:
-    return (record.facts.get("media") or {}).get("overlay") or {}
-
-
-def preferred(evaluations: Iterable[Evaluation]) -> Evaluation | None:
-    """The one with the most episodes; among equals, the one on media nearest to the paper's."""
-
-    def rank(evaluation: Evaluation) -> tuple[int, int]:
-        known = evaluation.media in MEDIA_ORDER
-        return evaluation.episodes, -MEDIA_ORDER.index(str(evaluation.media)) if known else 0
-
-    return max(evaluations, key=rank, default=None)
-
-
-def _best_by_mode(evaluations: list[Evaluation], *, adapted: bool) -> dict[str, Evaluation]:
-    chosen = {}
-    for mode in dict.fromkeys(e.mode for e in evaluations if e.adapted == adapted):
-        best = preferred(e for e in evaluations if e.mode == mode and e.adapted == adapted)
-        assert best is not None
-        chosen[mode] = best
-    return chosen
 
 
 def _config(path: Path) -> Config:
@@ -418,10 +256,13 @@ def _eval_results(report: Mapping[str, Any], file: Path, last: int) -> Iterator[
 def _results_of(report: Mapping[str, Any], file: Path, decisions: int) -> Iterator[Evaluation]:
     """The results in a file of `softaug eval`."""
     for row in report["results"]:
-        source = report["media"].get(row["mode"])
-        returns = _returns(row["returns"])
-        mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
-        yield Evaluation(mode, returns, _kind(row["media"]), decisions, adapted, note, source, file)
+        yield _evaluation(row, report["media"].get(row["mode"]), decisions, file)
+
+
+def _evaluation(row: Mapping[str, Any], source: Any, decisions: int, file: Path) -> Evaluation:
+    mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
+    returns = _returns(row["returns"])
+    return Evaluation(mode, returns, _kind(row["media"]), decisions, adapted, note, source, file)
 
 
 def _videos(folder: Path) -> dict[str, Path]:

@@ -25,7 +25,8 @@ from softaug.evaluation.tour import play_tour
 from softaug.files import read_object, sync
 from softaug.media.comparability import media_note
 from softaug.results.publishing.card import make_card
-from softaug.results.reading import REMEDY, RunRecord, read_run
+from softaug.results.reading import REMEDY, read_run
+from softaug.results.records import RunRecord
 from softaug.storage.checkpoint import read_weights, remove_directory
 from softaug.storage.checksums import SUMS_FILE, sums_text
 from softaug.storage.run_files import RunFiles

@@ -16,8 +16,9 @@ from typing import Any
 
 from softaug.errors import UserError
 from softaug.files import output_file, read_object, write_atomically
-from softaug.results.model import make_groups
-from softaug.results.reading import RunRecord, find_runs, read_run
+from softaug.results.groups import make_groups
+from softaug.results.reading import find_runs, read_run
+from softaug.results.records import RunRecord
 from softaug.results.report.invariance import Diagnosed, diagnosed_at
 from softaug.results.report.media import choose_videos, image_file_uri
 from softaug.results.report.page import render

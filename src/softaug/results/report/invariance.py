@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from softaug.results.reading import RunRecord
+from softaug.results.records import RunRecord
 from softaug.results.report.settings import as_dict
 
 MEASURES = ("cosine_features", "cosine_projection", "cosine_soda", "action_distance")

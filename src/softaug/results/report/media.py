@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from softaug.errors import UserError
-from softaug.results.model import Group
-from softaug.results.reading import RunRecord
+from softaug.results.groups import Group
+from softaug.results.records import RunRecord
 
 VIDEO_BYTES = 16_000_000
 """Upper bound of all videos in a page; base64 makes a third more of it."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from softaug.results.model import EPISODES, Group, LearningCurve, ModeResult
+from softaug.results.groups import EPISODES, Group
+from softaug.results.model import LearningCurve, ModeResult
 from softaug.results.published import published_curves
 from softaug.results.report.media import Videos
 from softaug.results.report.tables import dash, paper_of

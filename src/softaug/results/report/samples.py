@@ -12,7 +12,7 @@ from softaug.config import Config
 from softaug.envs.modes import ordered_modes
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
-from softaug.results.model import Group
+from softaug.results.groups import Group
 
 MAX_TASKS = 6
 """Rendering a task in five modes takes seconds; more tasks than this are named, not shown."""

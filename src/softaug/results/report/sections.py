@@ -9,9 +9,9 @@ from pathlib import Path
 
 from softaug.envs.modes import mode_group
 from softaug.results.comparability import training_differences
+from softaug.results.groups import EPISODES, Group, modes_of
 from softaug.results.leaderboard import Leaderboard, make_leaderboard
-from softaug.results.model import EPISODES, Group, modes_of
-from softaug.results.reading import RunRecord, overlay_media
+from softaug.results.records import RunRecord, overlay_media
 from softaug.results.report.invariance import Diagnosed, diagnosed_at
 from softaug.results.report.media import Videos
 from softaug.results.report.samples import Sample

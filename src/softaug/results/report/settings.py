@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softaug.config import Config
-from softaug.results.reading import RunRecord
+from softaug.results.records import RunRecord
 
 OF_OBSERVATIONS = frozenset(("image_size", "frame_stack", "action_repeat", "render", "test_env", "image_key"))
 

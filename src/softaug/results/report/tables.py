@@ -11,10 +11,11 @@ import numpy as np
 from markupsafe import Markup
 
 from softaug.results import statistics
-from softaug.results.model import Group, ModeResult
+from softaug.results.groups import Group
+from softaug.results.model import ModeResult
 from softaug.results.paper import PaperResult, paper_result
 from softaug.results.published import PublishedResult, find_published
-from softaug.results.reading import RunRecord
+from softaug.results.records import RunRecord
 
 MOST_NAMED = 8
 """Of a list of things left out, so many are named; the rest are counted."""

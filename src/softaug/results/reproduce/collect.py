@@ -16,7 +16,7 @@ from softaug.errors import UserError, unknown
 from softaug.methods import get_method
 from softaug.presets import PRESETS
 from softaug.results.model import ModeResult, by_prevalence, departures, mode_result
-from softaug.results.reading import RunRecord, overlay_images, overlay_media
+from softaug.results.records import RunRecord, overlay_images, overlay_media
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from softaug.results.reading import RunRecord
+from softaug.results.records import RunRecord
 from softaug.results.reproduce import formats
 from softaug.results.reproduce.collect import count
 from softaug.results.reproduce.grids import Panel

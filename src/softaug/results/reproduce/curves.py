@@ -7,7 +7,7 @@ from typing import Any
 
 from softaug.results import model
 from softaug.results.model import LearningCurve, evaluation_points
-from softaug.results.reading import RunRecord
+from softaug.results.records import RunRecord
 
 BINS = 40
 """parts of a run over which training episodes are averaged"""

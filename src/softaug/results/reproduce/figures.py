@@ -20,7 +20,7 @@ from softaug.methods import METHODS, Line, get_method
 from softaug.results import statistics
 from softaug.results.model import LearningCurve
 from softaug.results.published import PublishedCurve, published_curves
-from softaug.results.reading import RunRecord
+from softaug.results.records import RunRecord
 from softaug.results.reproduce.collect import Selection, check_same_source, describe_fewer
 from softaug.results.reproduce.curves import choose_curve_media, evaluated_seeds, make_curve
 from softaug.results.reproduce.tables import BOOTSTRAP_SEED, TableResult

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softaug.errors import UserError
-from softaug.results.reading import RunRecord, is_run, overlay_images, read_run, shown_images
+from softaug.results.reading import is_run, read_run
+from softaug.results.records import RunRecord, overlay_images, shown_images
 from softaug.results.reproduce.grids import Item, SamplesItem, TableItem
 
 if TYPE_CHECKING:
