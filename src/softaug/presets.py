@@ -103,7 +103,8 @@ TASK_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "initial_temperature": 0.01,
         "alpha_lr": 1e-3,
     },
-    ("small", "ball_in_cup_catch"): {"decisions": 25_000},
+    # With the slow temperature SAC gave up exploring before it could catch the ball.
+    ("small", "ball_in_cup_catch"): {"decisions": 25_000, "alpha_lr": 1e-3},
     ("small", "robot_push"): _SMALL_ROBOT_PUSH,
     ("small", "robot_push_3d"): _SMALL_ROBOT_PUSH,
 }
