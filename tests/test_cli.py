@@ -10,7 +10,9 @@ from PIL import Image
 
 from softaug import cli, doctor
 from softaug.envs import gl
-from softaug.evaluation.gallery import GalleryRow, Section, draw
+from softaug.envs.modes import MODE_NAMES
+from softaug.evaluation.gallery import STANDARD_BLOCKS, GalleryRow, Section, draw, view_sections
+from softaug.methods import VIEWS
 
 
 def test_help_lists_every_command_without_importing_torch_or_mujoco():
@@ -48,6 +50,7 @@ def test_every_command_has_help(command, capsys):
         (["export", "no/such/run"], "no/such/run"),
         (["gallery", "--out", "no/such/folder/x.png"], "does not exist"),
         (["gallery", "--out", "x.txt"], ".png"),
+        (["gallery", "--only-augmentations", "--modes", "train"], "--only-augmentations"),
         (["gallery", "--modes", "video_medium"], "video_medium"),
     ],
 )
@@ -139,3 +142,31 @@ def test_gallery_command_draws_real_environments(tmp_path, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert answer["media"]["video_easy"] == "procedural"
     assert Image.open(out).size[0] > 300
+
+
+def test_gallery_shows_every_view_and_a_new_angle_in_every_draw():
+    """Samples of one call are turned by the same angle; the page shows several."""
+    sections, kind = view_sections(seed=0, images="procedural")
+    draws, moving, masks = sections
+    assert kind == "procedural"
+    assert {row.label for row in draws.rows + moving.rows} == {*VIEWS, "overlay images"}
+    (turned,) = (row.frames for row in draws.rows if row.label == "rotate")
+    assert len({frame.tobytes() for frame in turned}) == len(turned) == 6
+    assert all(len(row.frames) == len(section.columns) for section in sections for row in section.rows)
+    for row in masks.rows:
+        for seen, mask, left in (row.frames[:3], row.frames[3:]):
+            assert set(np.unique(mask)) == {0, 255} and 0.03 < (mask > 0).mean() < 0.5
+            assert (left[mask > 0] == seen[mask > 0]).all() and len(np.unique(left[mask == 0])) == 1
+
+
+def test_the_standard_gallery_has_every_mode():
+    assert {mode for _, modes in STANDARD_BLOCKS for mode in modes} == set(MODE_NAMES)
+
+
+def test_long_titles_of_the_gallery_do_not_touch():
+    long = "screen_color_video_easy"
+    blue = np.full((10, 10, 3), (0, 0, 200), np.uint8)
+    page = np.asarray(draw([Section([long, long], [GalleryRow("", [blue, blue])])], ""))
+    top = (page == (0, 0, 200)).all(-1).any(1).argmax()
+    left = (page == (0, 0, 200)).all(-1).any(0).argmax()
+    assert (page[:top, left + 128 : left + 134] == 255).all()

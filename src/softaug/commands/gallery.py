@@ -16,7 +16,9 @@ from softaug.files import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("gallery.png"), help="image to write (.png)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("gallery.png"), help="image to write (.png, .jpg or .webp)"
+    )
     add_optional(
         parser,
         "--tasks",
@@ -40,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="show the augmentations too",
     )
+    parser.add_argument(
+        "--only-augmentations",
+        action="store_true",
+        help="show the augmentations alone: every method's views",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -53,7 +60,13 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"the folder {args.out.absolute().parent} does not exist; create it or choose another --out"
         )
-    blocks: Any = STANDARD_BLOCKS
+    blocks: Any = () if args.only_augmentations else STANDARD_BLOCKS
+    if args.only_augmentations and (
+        args.tasks is not None or args.modes is not None or not args.augmentations
+    ):
+        raise UserError(
+            "--only-augmentations shows no modes; leave out --tasks, --modes and --no-augmentations"
+        )
     if args.tasks is not None or args.modes is not None:
         tasks = args.tasks.split(",") if args.tasks else list(PAPER_TASKS)
         modes = (
