@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -369,11 +371,26 @@ def _load(domain: str, task: str, seed: int, assets: str = "") -> Environment:
         from softaug.envs import robot_push
 
         return robot_push.load(ROBOT_TASKS[f"robot_{task}"], random=seed, assets=assets)
-    with more_assets(assets):
+    with more_assets(assets), _without_deprecations():
         env = suite.load(domain, task, task_kwargs={"random": seed})
     if np.isinf(env._step_limit):  # lqr: dm_control lets its episodes run for ever
         env._step_limit = UNLIMITED_TASK_FRAMES
     return env
+
+
+@contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """MuJoCo warns of attributes in the suite's own files (cheetah), which no user of them can change."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "is deprecated and will be removed" not in record.getMessage()
+
+    logger = logging.getLogger("absl")  # dm_control's
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def _check_whole(name: str, value: Any, low: int, high: int) -> None:
