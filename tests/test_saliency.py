@@ -67,6 +67,13 @@ def test_the_mask_keeps_each_frames_share_of_pixels_and_goes_over_colors():
     assert mask[:, 0].flatten(1).gather(1, largest[:, None]).all()
 
 
+def test_a_pixel_at_the_quantile_itself_belongs_to_the_mask():
+    """Where nothing has a gradient, that is the whole frame."""
+    assert saliency_mask(torch.zeros(1, 3, 5, 5), 0.95).all()
+    gradient = torch.arange(5.0).repeat(1, 3, 1, 1)  # a frame of 1 x 5 pixels; the median is 2
+    assert saliency_mask(gradient, 0.5)[0, 0, 0].tolist() == [False, False, True, True, True]
+
+
 def test_outside_the_mask_there_is_one_number_for_the_batch():
     view = pixels(3, 6, 5, 5).clamp(20, 220)
     view[0, 0, 0, 0], view[1, 2, 3, 4] = 20, 220
