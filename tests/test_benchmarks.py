@@ -15,9 +15,19 @@ from torch import nn
 
 from softaug.benchmarks import plain_data
 from softaug.benchmarks.plain import PlainLearner
-from softaug.benchmarks.update import MATMUL_SIZE, layer_flops, replay_share, show, summary, useful_gflop
+from softaug.benchmarks.update import (
+    MATMUL_SIZE,
+    compare,
+    layer_flops,
+    ratios,
+    replay_share,
+    show,
+    summary,
+    useful_gflop,
+)
 from softaug.cli import main
 from softaug.config import Config, make_config
+from softaug.envs.modes import MODE_NAMES
 from softaug.learning.agent import Agent, make_agent
 from softaug.learning.replay import Replay
 from softaug.methods import METHODS
@@ -207,6 +217,38 @@ def test_summary_arithmetic():
     assert row["speedup"] == pytest.approx(2) and row["plain_fraction_of_peak"] == pytest.approx(0.4)
     assert row["ms_per_decision"] == pytest.approx(1e3 * seconds)
     assert row["replay_fraction"] == 0.02 and row["peak_rss_gb"] == 1.5
+
+
+def test_ratios_are_medians_of_the_ratios_within_a_round():
+    """A round in which the machine was busy slows both, and leaves their ratio."""
+    madi, svea = make_config(method="madi"), make_config(method="svea_overlay")
+    row = ratios(madi, [(3.0, 4.0), (30.0, 4.4), (2.0, 3.6)], svea, [(1.0, 2.0), (10.0, 2.0), (1.0, 2.0)])
+    assert row["time_ratio"] == pytest.approx(3) and row["processor_ratio"] == pytest.approx(2)
+    assert row["ms_per_decision"] == pytest.approx(3000) and row["rounds"] == 3
+    assert row["useful_ratio"] == pytest.approx(useful_gflop(madi) / useful_gflop(svea))
+
+
+def test_methods_are_compared_with_the_first_of_them(capsys):
+    configs = [tiny_method("svea_overlay", images="procedural"), tiny_method("sac")]
+    rows = compare(configs, rounds=2)
+    assert [row["method"] for row in rows] == ["svea_overlay", "sac"]
+    assert rows[0]["time_ratio"] == rows[0]["processor_ratio"] == rows[0]["useful_ratio"] == 1
+    assert all(row["rounds"] == 2 and row["processor_ratio"] > 0 for row in rows)
+    show({"preset": "small", "device": "cpu", "threads": 1, "against": "svea_overlay", "methods": rows})
+    assert "sac" in capsys.readouterr().out
+
+
+def test_bench_env_takes_groups_of_modes(monkeypatch):
+    asked: list[list[str]] = []
+    monkeypatch.setattr(
+        "softaug.benchmarks.env.measure", lambda tasks, modes, *rest: asked.append(modes) or {}
+    )
+    for words in (["all"], ["train", "distracting"]):
+        assert main(["bench", "env", "--modes", *words, "--json"]) == 0
+    assert asked == [
+        list(MODE_NAMES),
+        ["train", "distracting_easy", "distracting_medium", "distracting_hard"],
+    ]
 
 
 def test_replay_share_is_a_share_and_changes_no_result():

@@ -1,7 +1,9 @@
 """Time of a decision and its parts, of a reset, and frames per second, per task and mode.
 
 All modes of a task are measured in turns of a few decisions, so that other load on the machine falls on all of
-them alike. Times are medians; a ratio is the median over the turns of the ratio within a turn.
+them alike. Times are medians; a ratio is the median over the turns of the ratio within a turn. The ratio of processor
+time counts all threads of this process, so software rendering too (not a GPU's), and is the steadier one on a busy
+machine.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 
 from softaug.benchmarks.common import Stopwatch
 from softaug.envs import PAPER_TASKS, Mode, make_env
+from softaug.envs.modes import MODE_GROUPS, MODE_NAMES, expand_groups
 from softaug.errors import UserError
 from softaug.tasks import domain_and_task
 
@@ -36,6 +39,7 @@ GOALS = {
     "chroma key of a 100x100 frame, ms": 0.7,
     "video decision / train decision": 1.15,
     "other mode's decision / train decision": 1.3,
+    "any mode's processor time / train's": 1.3,
     "color reset / train reset": 3.0,
     "wrapper beyond physics and render, %": 5.0,
 }
@@ -55,6 +59,7 @@ class Timings:
     rest: float
     reset: float
     decision_vs_train: float | None = None
+    processor_vs_train: float | None = None
     reset_vs_train: float | None = None
     frames_per_second: dict[int, float] = field(init=False, default_factory=dict)
 
@@ -83,6 +88,7 @@ class TimedEnv:
         self._dmc, self._replace_green = dmc, dmc.replace_green
         self._rng = np.random.default_rng(0)
         self._decisions: list[dict[str, float]] = []
+        self._processor: list[float] = []
         self._resets: list[float] = []
 
     def turn(self) -> None:
@@ -92,6 +98,7 @@ class TimedEnv:
         start = time.perf_counter()
         self.env.reset()
         self._resets.append((time.perf_counter() - start) * 1000)
+        processor = time.process_time()
         for _ in range(DECISIONS_PER_TURN):
             action = self._rng.uniform(-1, 1, self.env.action_space.shape).astype(np.float32)
             for watch in self._watches.values():
@@ -101,6 +108,7 @@ class TimedEnv:
             total = (time.perf_counter() - start) * 1000
             parts = {part: watch.take() * 1000 for part, watch in self._watches.items()}
             self._decisions.append({"decision": total, **parts, "rest": total - sum(parts.values())})
+        self._processor.append(time.process_time() - processor)
         self._dmc.replace_green = self._replace_green
 
     def row(self, train: TimedEnv | None) -> Timings:
@@ -110,6 +118,7 @@ class TimedEnv:
         row = Timings(task=self.task, mode=self.mode, reset=statistics.median(self._resets[1:]), **medians)
         if train is not None:
             row.decision_vs_train = median_ratio(self._decision_ms_by_turn(), train._decision_ms_by_turn())
+            row.processor_vs_train = median_ratio(self._processor[1:], train._processor[1:])
             row.reset_vs_train = median_ratio(self._resets[1:], train._resets[1:])
         return row
 
@@ -265,6 +274,11 @@ def check_goals(rows: list[Timings]) -> list[dict[str, Any]]:
         [row.chroma_key for row in video],
         [row.decision_vs_train for row in video if row.decision_vs_train is not None],
         [row.decision_vs_train for row in other if row.decision_vs_train is not None],
+        [
+            row.processor_vs_train
+            for row in rows
+            if row.mode != "train" and row.processor_vs_train is not None
+        ],
         [row.reset_vs_train for row in color if row.reset_vs_train is not None],
         [100 * row.rest / (row.physics + row.render) for row in rows],
     ]
@@ -291,22 +305,24 @@ def show(result: dict[str, Any]) -> None:
     workers = sorted({n for row in result["rows"] for n in row["frames_per_second"]})
     table = Table(
         title=f"ms per decision in total and in parts, and per reset (100x100, {machine['gl']}, {machine['cpus']} CPUs)",
-        caption="physics: dm_control steps"
+        caption="physics: dm_control steps; x train, CPU: a decision's time and processor time relative to train's"
         + ("; f/s xN: env steps per second, N workers" if workers else ""),
         box=box.SIMPLE_HEAD,
         padding=0,
         show_edge=False,
     )
     table.add_column("task, mode", no_wrap=True)
-    for name in ["total", *(label for label, _ in PARTS), "reset", *(f"f/s x{n}" for n in workers)]:
+    parts = (label for label, _ in PARTS)
+    for name in ["total", "x train", "CPU", *parts, "reset", *(f"f/s x{n}" for n in workers)]:
         table.add_column(name, justify="right", no_wrap=True)
     previous = None
     for row in result["rows"]:
         if row["task"] != previous:
             table.add_row(f"[bold]{row['task']}[/]")
-        times = [row["decision"], *(row[part] for _, part in PARTS), row["reset"]]
+        ratios = [row["decision_vs_train"], row["processor_vs_train"]]
+        times = [row["decision"], *ratios, *(row[part] for _, part in PARTS), row["reset"]]
         speeds = [f"{row['frames_per_second'][n]:.0f}" for n in workers]
-        table.add_row(f"  {row['mode']}", *(f"{ms:.2f}" for ms in times), *speeds)
+        table.add_row(f"  {row['mode']}", *("" if t is None else f"{t:.2f}" for t in times), *speeds)
         previous = row["task"]
     console.print(table)
 
@@ -345,7 +361,12 @@ def show(result: dict[str, Any]) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", nargs="+", default=list(PAPER_TASKS), help="dm_control suite tasks")
-    parser.add_argument("--modes", nargs="+", default=list(MODES), help="visual modes")
+    parser.add_argument(
+        "--modes",
+        nargs="+",
+        default=list(MODES),
+        help=f"visual modes; all, {'|'.join(MODE_GROUPS)} stand for several",
+    )
     parser.add_argument("--decisions", type=int, default=100, help="decisions measured per task and mode")
     parser.add_argument(
         "--workers", nargs="*", type=int, default=[1, 2], help="numbers of processes to measure"
@@ -353,7 +374,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    modes = [Mode.parse(name).name for name in args.modes]
+    names = MODE_NAMES if args.modes == ["all"] else expand_groups(args.modes)
+    modes = [Mode.parse(name).name for name in names]
     for task in args.tasks:
         domain_and_task(task)
     if args.decisions < 1 or any(count < 1 for count in args.workers):

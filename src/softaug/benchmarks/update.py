@@ -5,6 +5,9 @@ so that a busy machine slows all three alike. Numbers are medians over the round
 times instead, which on a busy machine flatter the matrix product, as it is over soonest. A decision is one update;
 times are averaged over the update schedule.
 
+`--against METHOD` compares methods with each other instead: our learners take turns in one process, and each one's time
+is a ratio to that method's in the same round. The ratio of processor time is the steadier one on a busy machine.
+
 Useful work: the encoder's convolutions that the algorithm cannot do without. A forward pass counts once; a pass
 that is trained counts three times (forward, gradient of weights, gradient of inputs), less the input gradient of
 the first layer, which nobody needs. A plain update does the same useful work, whatever else it computes.
@@ -16,9 +19,11 @@ import argparse
 import math
 import multiprocessing
 import resource
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -107,12 +112,7 @@ def serve(connection: Connection, config: Config, variant: str, threads: int, di
     torch.set_num_threads(threads)
     if variant == "ours":
         keep_freed_memory()  # as training does; the plain learner goes without
-    obs_shape = (3 * config.frame_stack, config.image_size, config.image_size)
-    images = image_source(config.images or None) if config.row.uses_images else None
-    if images is not None:
-        # Procedural images are made when first drawn: draw them all before anything is timed.
-        images.sample(4096, 4, 4, np.random.default_rng(0))
-    agent = make_agent(config, obs_shape, ACTION_DIM, images=images)
+    agent = ready_agent(config)
     learner = agent if variant == "ours" else PlainLearner(agent)
     replay = make_replay(config, directory / variant)
     while True:  # until `measure` ends this process
@@ -126,6 +126,15 @@ def serve(connection: Connection, config: Config, variant: str, threads: int, di
             connection.send(replay_share(agent, replay, schedule(config)))
         elif request == "rss":
             connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)  # Linux counts in kB
+
+
+def ready_agent(config: Config) -> Agent:
+    obs_shape = (3 * config.frame_stack, config.image_size, config.image_size)
+    images = image_source(config.images or None) if config.row.uses_images else None
+    if images is not None:
+        # Procedural images are made when first drawn: draw them all before anything is timed.
+        images.sample(4096, 4, 4, np.random.default_rng(0))
+    return make_agent(config, obs_shape, ACTION_DIM, images=images)
 
 
 def now(device: torch.device) -> float:
@@ -233,10 +242,71 @@ def summary(
     }
 
 
+def compare(configs: Sequence[Config], *, rounds: int) -> list[dict[str, Any]]:
+    """A row for each method: its time of an update relative to the first's, all taking turns in this process."""
+    keep_freed_memory()
+    times: list[list[tuple[float, float]]] = [[] for _ in configs]
+    with tempfile.TemporaryDirectory(prefix="softaug-bench-") as directory:
+        agents = [ready_agent(config) for config in configs]
+        replays = {
+            shape: make_replay(config, Path(directory) / "x".join(map(str, shape)))
+            for shape, config in {(each.image_size, each.frame_stack): each for each in configs}.items()
+        }
+        for round_number in range(rounds + 1):
+            for i in list(range(len(configs)))[:: 1 if round_number % 2 else -1]:
+                config, agent, updates = configs[i], agents[i], schedule(configs[i])
+                begun, processor = now(agent.device), time.process_time()
+                for _ in range(updates):
+                    agent.update(replays[config.image_size, config.frame_stack])
+                seconds = (now(agent.device) - begun, time.process_time() - processor)
+                if round_number > 0:  # the first round warms up: memory, kernels, page cache
+                    times[i].append((seconds[0] / updates, seconds[1] / updates))
+    return [ratios(config, each, configs[0], times[0]) for config, each in zip(configs, times, strict=True)]
+
+
+def ratios(
+    config: Config, times: list[tuple[float, float]], base: Config, base_times: list[tuple[float, float]]
+) -> dict[str, Any]:
+    """A row of `compare` from (seconds, processor seconds) per update of each round."""
+
+    def relative(which: int) -> float:
+        return statistics.median(
+            one[which] / other[which] for one, other in zip(times, base_times, strict=True)
+        )
+
+    return {
+        "method": config.method,
+        "ms_per_decision": 1e3 * statistics.median(seconds for seconds, _ in times),
+        "time_ratio": relative(0),
+        "processor_ratio": relative(1),
+        "useful_ratio": useful_gflop(config) / useful_gflop(base),
+        "rounds": len(times),
+    }
+
+
 # --- the command -----------------------------------------------------------------------------------------
 
 
+def show_ratios(result: dict[str, Any]) -> None:
+    table = Table(
+        title=f"An update relative to {result['against']}'s, preset {result['preset']}, {result['device']}, "
+        f"{result['threads']} threads",
+        caption="medians over rounds; encoder: useful work of encoder and masker, counted",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    for name in ("method", "ms", "time", "processor time", "encoder"):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    for row in result["methods"]:
+        columns = (row[name] for name in ("time_ratio", "processor_ratio", "useful_ratio"))
+        table.add_row(row["method"], f"{row['ms_per_decision']:.1f}", *(f"{value:.2f}x" for value in columns))
+    Console().print(table)
+
+
 def show(result: dict[str, Any]) -> None:
+    if "against" in result:
+        show_ratios(result)
+        return
     table = Table(
         title=f"Learning per decision, preset {result['preset']}, {result['device']}, {result['threads']} threads",
         caption="medians over rounds; GFLOP/s: useful encoder work; peak: fp32 matmul, interleaved",
@@ -295,6 +365,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="cpu", help="cpu, cuda, mps, or auto (the first of cuda, mps, cpu)"
     )
+    parser.add_argument(
+        "--against",
+        metavar="METHOD",
+        default="",
+        help="compare the methods' times with this one's, all in turns, instead of with the plain version",
+    )
     parser.add_argument("--images", default="procedural", help="overlay images: a folder or 'procedural'")
 
 
@@ -306,11 +382,19 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.threads > 0:
         torch.set_num_threads(args.threads)
     threads = torch.get_num_threads()
+    settings = {"preset": args.preset, "device": device, "threads": threads, "updates": args.updates}
+    if args.against:
+        base = get_method(args.against).name
+        configs = [
+            make_config(method=name, preset=args.preset, device=device, images=args.images)
+            for name in dict.fromkeys((base, *names))
+        ]
+        rounds = -(-args.updates // max(map(schedule, configs)))
+        return {**settings, "against": base, "methods": compare(configs, rounds=rounds)}
     rows: list[dict[str, Any]] = []
     for name in names:
         print(f"{name} ({len(rows) + 1}/{len(names)}) ...", file=sys.stderr, flush=True)
         config = make_config(method=name, preset=args.preset, device=device, images=args.images)
         rounds = -(-args.updates // schedule(config))
         rows.append(measure(config, rounds=rounds, threads=threads))
-    settings = {"preset": args.preset, "device": device, "threads": threads, "updates": args.updates}
     return {**settings, "methods": rows}
