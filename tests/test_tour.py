@@ -30,12 +30,13 @@ from softaug.storage.checkpoint import save_checkpoint
 SIZE = 32
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[("sac", 12), ("drq", 16)], ids=["crops", "does-not-crop"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with untrained weights, of a task of the suite."""
+    method, crop_size = request.param
     path = tmp_path_factory.mktemp("tour") / "run"
     config = tiny_config(
-        task="cartpole_swingup", method="sac", image_size=16, crop_size=12, videos="procedural"
+        task="cartpole_swingup", method=method, image_size=16, crop_size=crop_size, videos="procedural"
     )
     write_config(config, path / "config.json")
     save_checkpoint(

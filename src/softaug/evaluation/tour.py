@@ -60,7 +60,8 @@ def play_tour(
     """
     check_tour(run)
     config = run.config
-    large = dataclasses.replace(config, image_size=size, crop_size=min(config.crop_size, size), frame_stack=1)
+    # Nothing crops what the camera shows; some methods do not crop at all, and refuse two sizes.
+    large = dataclasses.replace(config, image_size=size, crop_size=size, frame_stack=1)
     env_seed, policy_seed = Task("train", 0).seeds(seed)
     policy = run.policy(adapt)()
     policy.begin_episode(policy_seed)
