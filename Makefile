@@ -3,6 +3,8 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 SETUP := .venv/.setup-done
+# Mesa's EGL with its software and open GPU drivers, and the libGL that PyOpenGL loads: installed if nothing renders.
+GL_PACKAGES := libegl1 libgl1 libgl1-mesa-dri
 
 .PHONY: help setup demo demo-quick test test-fast fuzz lint docs bench clean
 
@@ -14,7 +16,8 @@ setup: $(SETUP)  ## create .venv, install softaug with the tested versions, chec
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev,docs,export,hub,lab,ray,report,sb3,tune]'
-	$(BIN)/python -m softaug.envs.gl --install
+	@$(BIN)/python -m softaug.envs.gl || { [ "$$(id -u)" = 0 ] && apt-get update --quiet && \
+		apt-get install --yes --quiet --no-install-recommends $(GL_PACKAGES) && $(BIN)/python -m softaug.envs.gl; }
 	@touch $@
 
 ZOO := zoo:walker_stand-sac zoo:walker_stand-soda_overlay

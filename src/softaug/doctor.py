@@ -67,12 +67,12 @@ def check_device() -> Check:
 
 
 def check_rendering() -> Check:
-    from softaug.envs.gl import find_working_backend, gpu_present, is_software
+    from softaug.envs.gl import REMEDY, find_working_backend, gpu_present, is_software
 
     working, failed = find_working_backend()
     if working is None:
         reasons = "; ".join(f"{check.backend}: {check.error}" for check in failed)
-        return Check("rendering", "error", reasons, "run: python -m softaug.envs.gl --install")
+        return Check("rendering", "error", reasons, REMEDY)
     found = f"{working.backend}, {working.renderer}, {working.milliseconds:.1f} ms per 100x100 frame"
     if is_software(working.renderer) and gpu_present():
         return Check(

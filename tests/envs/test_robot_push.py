@@ -8,13 +8,13 @@ import pytest
 from fakes import tiny_config
 from gymnasium.utils.env_checker import check_env
 from push_controller import controller_action
+from push_episodes import check_episodes
 from test_env_interface import assert_same
 from test_env_state import json_round_trip
 
 from softaug.envs import MODE_NAMES, action_repeat, make_env, register, robot_push
 from softaug.envs.color import ROBOT_COLORS, color_settings
 from softaug.envs.modes import Mode
-from softaug.envs.robot_push.check import check_episodes
 from softaug.envs.robot_push.kinematics import HAND_DOWN, ArmKinematics
 from softaug.envs.robot_push.scene import ARM_JOINTS, CUBE_HALF_SIZE, GOAL_RADIUS, PUSHER_RADIUS
 from softaug.envs.robot_push.task import (

@@ -1,19 +1,16 @@
 """Choose an OpenGL back end that works here, with or without a display.
 
 `choose_backend` runs before MuJoCo is first imported and only asks the system's libraries.
-`python -m softaug.envs.gl` renders a frame for real; with `--install` it also installs what is missing.
+`python -m softaug.envs.gl` renders a frame for real.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,7 @@ from typing import Any
 from softaug.errors import UserError
 
 BACKENDS = ("egl", "glfw", "osmesa")
-# Mesa's EGL with its software and open GPU drivers, and the libGL that PyOpenGL loads.
-DEBIAN_PACKAGES = ("libegl1", "libgl1", "libgl1-mesa-dri")
+REMEDY = "install Mesa's EGL and software renderer (Debian and Ubuntu: apt-get install libegl1 libgl1 libgl1-mesa-dri)"
 
 _EGL_PLATFORM_DEVICE = 0x313F
 _MAX_DEVICES = 64
@@ -49,8 +45,7 @@ def choose_backend() -> str:
                 os.environ["PYOPENGL_PLATFORM"] = backend
             return backend
     raise UserError(
-        "No OpenGL back end works here (EGL, GLFW with a display and OSMesa were tried); "
-        "run `python -m softaug.envs.gl --install`, which installs one or prints the command that does."
+        f"No OpenGL back end works here (EGL, GLFW with a display and OSMesa were tried); {REMEDY}."
     )
 
 
@@ -211,46 +206,15 @@ def find_working_backend() -> tuple[RenderCheck | None, list[RenderCheck]]:
     return None, failed
 
 
-def install_command() -> list[str]:
-    return ["apt-get", "install", "--yes", "--no-install-recommends", *DEBIAN_PACKAGES]
-
-
-def install_packages() -> bool:
-    """Install Mesa with apt-get when allowed to; otherwise print the command. Whether it was installed."""
-    if shutil.which("apt-get") is None or not hasattr(os, "geteuid"):
-        print(
-            "Install Mesa's EGL and software renderer with your system's package manager, then run this again."
-        )
-        return False
-    if os.geteuid() != 0:
-        print("Headless rendering needs system packages. Run this, then try again:")
-        print(f"  sudo apt-get update && sudo {' '.join(install_command())}")
-        return False
-    print(f"Installing {' '.join(DEBIAN_PACKAGES)} ...", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update"], install_command()):
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
-        if done.returncode != 0:
-            print(f"`{' '.join(command)}` ended with status {done.returncode}.")
-            return False
-    return True
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Exit status 0 when a back end renders, 1 when none does."""
-    parser = argparse.ArgumentParser(prog="python -m softaug.envs.gl", description=__doc__)
-    parser.add_argument(
-        "--install", action="store_true", help="install Mesa when no back end works (as root)"
-    )
-    args = parser.parse_args(arguments)
     working, failed = find_working_backend()
     if working is None:
-        for check in failed:
-            print(f"{check.backend}: {check.error}")
-        if args.install and install_packages():
-            working, failed = find_working_backend()
-    if working is None:
-        print("No OpenGL back end works; environments cannot render here.", file=sys.stderr)
+        reasons = "; ".join(f"{check.backend}: {check.error}" for check in failed)
+        print(
+            f"no OpenGL back end works, so environments cannot render here ({reasons}); {REMEDY}",
+            file=sys.stderr,
+        )
         return 1
     print(f"OpenGL: {working.backend}, {working.renderer}, {working.milliseconds:.1f} ms per 100x100 frame")
     return 0

@@ -1,4 +1,4 @@
-"""``python -m softaug.envs.robot_push.check``: many random episodes without rendering, and what went wrong in them."""
+"""``python tests/envs/push_episodes.py``: many random episodes of robot push without rendering, and what went wrong in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def random_action(
 
 
 def check_episodes(episodes: int, seed: int = 0, action_dims: int = 2) -> dict[str, Any]:
-    """Play `episodes` random episodes; counts of what must not happen, and extreme values, in metres and m/s."""
+    """Play `episodes` random episodes; counts of what must not happen, and extreme values, in meters and m/s."""
     env = robot_push.load(action_dims, random=seed)
     physics, rng = env.physics, np.random.default_rng(seed)
     heights, speeds, outside, toppled, flying, off_table = [], [], 0.0, 0, 0, 0
