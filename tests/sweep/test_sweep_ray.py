@@ -18,8 +18,8 @@ from sweeping import flags, grid
 
 from softaug.errors import UserError
 from softaug.storage.checkpoint import find_checkpoint
+from softaug.storage.run_files import RunFiles
 from softaug.sweep import PlannedRun, on_ray, run_sweep
-from softaug.sweep.supervise import log_path
 from softaug.training import log
 
 SHORT = {"decisions": 200, "checkpoint_every": 50}
@@ -91,7 +91,7 @@ def trainer(run: PlannedRun) -> int:
             output, command = (process / "fd/1").readlink(), (process / "cmdline").read_bytes()
         except OSError:  # it has ended, or is somebody else's
             continue
-        if output == log_path(run.directory) and b"softaug.sweep.worker" in command:
+        if output == RunFiles(run.directory).log and b"softaug.sweep.worker" in command:
             return int(process.name)
     raise AssertionError(f"nobody trains {run.name}")
 
@@ -208,7 +208,7 @@ def test_ctrl_c_saves_and_another_backend_goes_on(environment, reference, tmp_pa
     assert sweep.returncode == 130, said
     assert json.loads(output)["interrupted"] == 1
     assert run.begun() == "begun"
-    assert "stopped after" in log_path(run.directory).read_text(), "it saved where it was, and said so"
+    assert "stopped after" in RunFiles(run.directory).log.read_text(), "it saved where it was, and said so"
     # Two threads were allowed now, but a continued run keeps the one it began with.
     (outcome,) = run_sweep([run], cpus_per_run=2, quiet=True)
     assert outcome.state == "finished", outcome.error

@@ -28,7 +28,7 @@ from softaug.evaluation.tour import TourFrame, check_tour, play_tour
 from softaug.files import output_file
 from softaug.media.comparability import media_note
 from softaug.progress import Bars
-from softaug.tasks import ROBOT_TASKS, action_repeat
+from softaug.tasks import ROBOT_TASKS
 from softaug.trust import require_trust
 
 
@@ -142,7 +142,7 @@ def _tour(args: argparse.Namespace) -> int:
 def _most_reward(trained: Run) -> float:
     """The largest reward of a decision: a frame of the suite's tasks gives at most 1; the robot's has no such bound."""
     config = trained.config
-    return 0.0 if config.task in ROBOT_TASKS else float(config.action_repeat or action_repeat(config.task))
+    return 0.0 if config.task in ROBOT_TASKS else float(config.frames_per_decision)
 
 
 def _play(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softaug.commands.config_flags import add_config_arguments, given_arguments
+from softaug.storage.run_files import RunFiles
 from softaug.sweep import (
     Backend,
     Outcome,
@@ -246,7 +247,7 @@ def show(outcomes: Sequence[Outcome], out: Path) -> None:
             f"\n{outcome.run.name} failed after {counted(outcome.attempts, 'attempt')}:", style="bold red"
         )
         console.print(outcome.error, markup=False, soft_wrap=True)
-        console.print(f"whole log: {outcome.run.directory / 'log.txt'}", markup=False, soft_wrap=True)
+        console.print(f"whole log: {RunFiles(outcome.run.directory).log}", markup=False, soft_wrap=True)
     if failed or any(outcome.state == "interrupted" for outcome in outcomes):
         console.print("\nTo continue what is not finished, give the same command again:", markup=False)
         console.print(f"  {shlex.join(['softaug', *sys.argv[1:]])}", markup=False, soft_wrap=True)

@@ -206,11 +206,14 @@ class Config:
         return ":" in self.task
 
     @property
+    def frames_per_decision(self) -> int:
+        """The action repeat, also where it is left to the task."""
+        return self.action_repeat or (1 if self.own_env else action_repeat(self.task))
+
+    @property
     def reward_scale(self) -> float:
         """What rewards are multiplied by before the agent learns from them."""
-        if not self.mean_reward:
-            return 1.0
-        return 1 / (self.action_repeat or (1 if self.own_env else action_repeat(self.task)))
+        return 1 / self.frames_per_decision if self.mean_reward else 1.0
 
     @property
     def own_modes(self) -> dict[str, str]:

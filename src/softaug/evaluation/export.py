@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softaug.envs import action_repeat
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError, unknown
 from softaug.evaluation.evaluate import EnvFactory, Task
@@ -126,7 +125,7 @@ def describe(run: Run, examples: ExportExamples) -> dict[str, Any]:
         "action_low": examples.action_low,
         "action_high": examples.action_high,
         "render": config.render,
-        "action_repeat": config.action_repeat or (1 if config.own_env else action_repeat(config.task)),
+        "action_repeat": config.frames_per_decision,
         "softaug": VERSION,
         "versions": versions(),
         "trained_with": trained_with(run),

@@ -226,7 +226,7 @@ def _check_same(tested: ForeignPolicy, files: RunFiles) -> None:
 
 def _mark_finished(tested: ForeignPolicy) -> None:
     """What a reader of runs expects. The numbers themselves are in eval/."""
-    config = tested.config
-    repeat = config.action_repeat or (1 if config.own_env else default_action_repeat(config.task))
-    marker = {"decisions": config.decisions, "frames": config.decisions * repeat, "modes": {}, "adapted": {}}
+    decisions = tested.config.decisions
+    frames = decisions * tested.config.frames_per_decision
+    marker = {"decisions": decisions, "frames": frames, "modes": {}, "adapted": {}}
     write_atomically(RunFiles(tested.path).final_eval, json.dumps(marker, indent=1) + "\n")

@@ -95,7 +95,7 @@ def read_run(path: str | Path) -> RunRecord:
         with _damage(final_file):
             decisions, frames = int(final["decisions"]), int(final["frames"])
             evaluations += _final_evaluations(final, final_file, facts)
-    for file in sorted((path / "eval").glob("*.json")):
+    for file in sorted(files.evaluations.glob("*.json")):
         report = read_object(file, REMEDY)
         with _damage(file):
             evaluations += _eval_results(report, file, config.decisions)
@@ -111,7 +111,7 @@ def read_run(path: str | Path) -> RunRecord:
         evals=evals,
         evaluations=tuple(evaluations),
         rates=rates,
-        videos=_videos(path / "videos"),
+        videos=_videos(files.videos),
     )
 
 

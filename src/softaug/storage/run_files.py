@@ -10,6 +10,8 @@ final_eval.json   the last evaluation; its presence marks a finished run
 diagnosis.json    what `softaug diagnose` measured
 probe.json        what `softaug diagnose --probe` measured
 eval/             what `softaug eval` measured
+log.txt           of a sweep: everything the run printed, attempt after attempt
+sweep.json        of a sweep: its name, the attempts made in it and their state
 
 A published policy (`softaug.zoo`) is a directory with a config.json too, but has its weights and results instead of the rest:
 
@@ -40,6 +42,8 @@ class RunFiles:
         self.diagnosis = self.path / "diagnosis.json"
         self.probe = self.path / "probe.json"
         self.evaluations = self.path / "eval"
+        self.log = self.path / "log.txt"
+        self.sweep = self.path / "sweep.json"
         self.results = self.path / "results.json"
 
     @property

@@ -9,7 +9,6 @@ from typing import Any
 
 from softaug.config import Config
 from softaug.storage.run_files import RunFiles
-from softaug.tasks import action_repeat
 
 TAIL_BYTES = 65_536
 """Of metrics.jsonl: some hundred lines, enough for a steady rate however long the run is."""
@@ -44,7 +43,7 @@ def read_progress(directory: Path, config: Config) -> Progress:
     further = saved > last["decisions"]
     return Progress(
         decisions=saved if further else last["decisions"],
-        frames=saved * frames_per_decision(config) if further else last["frames"],
+        frames=saved * config.frames_per_decision if further else last["frames"],
         seconds=last["seconds"],
         rate=rates[-1] if rates else None,
         overall_rate=_overall_rate(lines, config),
@@ -56,11 +55,6 @@ def newest_checkpoint(directory: Path) -> int:
     """Decisions of the newest complete checkpoint, 0 if there is none; without `softaug.storage.checkpoint`'s torch."""
     found = RunFiles(directory).checkpoints.glob("[0-9]*")
     return max((int(path.name) for path in found if path.name.isdecimal()), default=0)
-
-
-def frames_per_decision(config: Config) -> int:
-    """The action repeat, also where the config leaves it to the task."""
-    return config.action_repeat or (1 if config.own_env else action_repeat(config.task))
 
 
 def metrics_tail(path: Path) -> list[dict[str, Any]]:

@@ -1,10 +1,7 @@
 """Seeing one run through: attempts in processes of their own, until it is finished, given up or interrupted.
 
 Local threads and Ray tasks call the same `supervise`. What they know of a run is in its directory, which is all
-that a driver elsewhere has to read:
-
-    log.txt       everything the run printed, attempt after attempt
-    sweep.json    the sweep it belongs to, the attempts made in it and its state (`Status`)
+that a driver elsewhere has to read: `log.txt` and `sweep.json` (`Status`).
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from pathlib import Path
 
 from softaug.errors import UserError
 from softaug.files import write_atomically
+from softaug.storage.run_files import RunFiles
 from softaug.sweep.plan import PlannedRun
 
 POLL_SECONDS = 0.2
@@ -132,7 +130,7 @@ def attempt(
 ) -> int:
     """One process from start to end; returns its exit status."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    with log_path(run.directory).open("ab") as log:
+    with RunFiles(run.directory).log.open("ab") as log:
         log.write(f"{HEADER}{now}, attempt {number} of {orders.retries + 1}\n".encode())
         log.flush()
         process = subprocess.Popen(
@@ -171,15 +169,10 @@ def request(run: PlannedRun, orders: Orders) -> bytes:
     return json.dumps(values).encode() + b"\n"
 
 
-def log_path(directory: Path) -> Path:
-    """Where a run's output goes."""
-    return directory / "log.txt"
-
-
 def log_tail(directory: Path, lines: int = TAIL_LINES) -> str:
     """The last lines of the last attempt's output."""
     try:
-        with log_path(directory).open("rb") as file:
+        with RunFiles(directory).log.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - 16_384))
             text = file.read().decode(errors="replace")
@@ -204,13 +197,13 @@ def describe(status: int) -> str:
 
 
 def write_status(run: PlannedRun, status: Status) -> None:
-    write_atomically(run.directory / "sweep.json", json.dumps(asdict(status)) + "\n")
+    write_atomically(RunFiles(run.directory).sweep, json.dumps(asdict(status)) + "\n")
 
 
 def read_status(run: PlannedRun, sweep: str) -> Status | None:
     """What this sweep has noted about `run`; None if nothing yet."""
     try:
-        values = json.loads((run.directory / "sweep.json").read_text())
+        values = json.loads(RunFiles(run.directory).sweep.read_text())
         status = Status(str(values["sweep"]), str(values["state"]), int(values["attempts"]))
     except (OSError, ValueError, KeyError, TypeError):
         # Missing, another program's, or on storage that is unavailable for a short time: it says nothing about this sweep.

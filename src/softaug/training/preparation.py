@@ -172,7 +172,7 @@ def check_disk(run: Path, config: Config, sizes: dict[str, Any]) -> None:
     """Refuse to start what cannot end for lack of disk; what a killed run has allocated already counts."""
     # In RAM the replay is part of every checkpoint: those kept and the one being written.
     copies = 1 if config.replay_memory == "disk" else config.keep_checkpoints + 1
-    have = sum(file.stat().st_blocks * 512 for file in (run / "replay").glob("*"))
+    have = sum(file.stat().st_blocks * 512 for file in RunFiles(run).replay.glob("*"))
     needed = Replay.disk_bytes(**sizes) * copies - have
     free = shutil.disk_usage(_existing(run.absolute())).free
     if needed > free:

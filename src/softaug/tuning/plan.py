@@ -16,7 +16,6 @@ from softaug.files import write_atomically
 from softaug.methods import get_method
 from softaug.presets import get_preset
 from softaug.sweep.plan import PlannedRun
-from softaug.sweep.progress import frames_per_decision
 from softaug.tasks import action_repeat
 from softaug.tuning.objective import Axis, normalized
 from softaug.tuning.space import Space, make_space, searchable
@@ -117,7 +116,7 @@ class Settings:
         config = make_config(task, self.method, self.base, seed=seed, **given)
         decisions = config.decisions
         if self.frames is not None:
-            decisions = math.ceil(self.frames / frames_per_decision(config))
+            decisions = math.ceil(self.frames / config.frames_per_decision)
         often: dict[str, Any] = {
             # A crash loses little, and a rung is seen soon after it is reached.
             "checkpoint_every": min(config.checkpoint_every, max(1, decisions // 5)),

@@ -268,7 +268,7 @@ class Tuner:
         live.trial.set_user_attr("score", score)
         live.trial.set_user_attr("ending", FINISHED)
         for run in live.runs:  # a run that ended by the time budget has it still
-            shutil.rmtree(run.directory / "replay", ignore_errors=True)
+            shutil.rmtree(RunFiles(run.directory).replay, ignore_errors=True)
         if live.is_base and not live.trial.user_attrs["in_space"]:
             # Without values it has nothing to teach the sampler.
             self.study.tell(live.trial, state=self.optuna.trial.TrialState.FAIL)
@@ -350,7 +350,7 @@ class Tuner:
                 cause = lines[-2] if len(lines) > 1 else outcome.error
                 live.ending, live.note = (
                     FAILED,
-                    f"{cause.removeprefix('softaug: error: ')}; see {run.directory / 'log.txt'}",
+                    f"{cause.removeprefix('softaug: error: ')}; see {RunFiles(run.directory).log}",
                 )
 
     def waiting(self, run: PlannedRun) -> bool:

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from softaug.envs import action_repeat
 from softaug.envs.factory import ConfigEnvs
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
@@ -172,15 +171,12 @@ def check_comparable(runs: Sequence[Run]) -> None:
     """Refuse runs that cannot see the same states."""
     first = runs[0].config
     for run in runs[1:]:
-        if run.config.task != first.task or _repeat(run) != _repeat(runs[0]):
+        task, repeat = run.config.task, run.config.frames_per_decision
+        if task != first.task or repeat != first.frames_per_decision:
             raise UserError(
-                f"{run.path} is a run of {run.config.task} with action repeat {_repeat(run)}, {runs[0].path} one of "
-                f"{first.task} with {_repeat(runs[0])}; give runs that can see the same states"
+                f"{run.path} is a run of {task} with action repeat {repeat}, {runs[0].path} one of {first.task} with "
+                f"{first.frames_per_decision}; give runs that can see the same states"
             )
-
-
-def _repeat(run: Run) -> int:
-    return run.config.action_repeat or (1 if run.config.own_env else action_repeat(run.config.task))
 
 
 def draw_row(networks: Sequence[Network], maps: Sequence[Maps], mode: str) -> Image.Image:

@@ -30,7 +30,6 @@ from softaug.results.records import RunRecord
 from softaug.storage.checkpoint import read_weights, remove_directory
 from softaug.storage.checksums import SUMS_FILE, sums_text
 from softaug.storage.run_files import RunFiles
-from softaug.tasks import action_repeat
 from softaug.training.loop import evaluation_seed
 from softaug.zoo.folder import CARD_FILE, CONFIG_FILE, FORMAT, POLICY_FILE, REPLAY_FILE, RESULTS_FILE
 from softaug.zoo.places import check_policy_name
@@ -107,7 +106,6 @@ def _results(name: str, run: Run, record: RunRecord) -> dict[str, Any]:
         )
     decisions = record.decisions if run.decisions is None else run.decisions
     facts = _without_paths({key: record.facts.get(key) for key in TRAINING_FACTS})
-    repeat = run.config.action_repeat or (1 if run.config.own_env else action_repeat(run.config.task))
     curve = [[e.decisions, round(e.total, 3), e.frames] for e in record.curve if e.decisions <= decisions]
     return {
         "format": FORMAT,
@@ -117,7 +115,9 @@ def _results(name: str, run: Run, record: RunRecord) -> dict[str, Any]:
         "preset": run.config.preset,
         "train_seed": run.config.seed,
         "decisions": decisions,
-        "frames": record.frames if decisions == record.decisions else decisions * repeat,
+        "frames": record.frames
+        if decisions == record.decisions
+        else decisions * run.config.frames_per_decision,
         "weights_sha256": run.sha256,
         "results": rows,
         "training": {**facts, "seconds": round(record.seconds, 1), "curve": curve},
