@@ -112,7 +112,7 @@ def test_names_of_the_package_are_taken_and_own_ones_may_be_given_again() -> Non
         ({"strong": "conv"}, "see"),
         ({"actor_sees": "strong"}, "strong view"),
         ({"auxiliary_sees": "strong", "strong": "conv"}, "no auxiliary task"),
-        ({"colour": "red"}, "#rrggbb"),
+        ({"color": "red"}, "#rrggbb"),
         ({"line": "wavy"}, "line"),
     ],
 )

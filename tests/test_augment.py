@@ -234,7 +234,7 @@ def test_a_quarter_turn_is_exact(quarters, device):
 
 
 def test_a_rotation_repeats_the_edge_and_is_never_black(device):
-    """An image of one colour stays so at every angle; so does a frame of another colour stay around it."""
+    """An image of one color stays so at every angle; so does a frame of another color stay around it."""
     grey = torch.full((1, 3, 20, 20), 90.0, device=device)
     for angle in torch.linspace(0, 3, 7, device=device):
         assert_same_on(device, RandomRotate.rotate(grey, angle[None]).round(), grey)

@@ -62,12 +62,12 @@ class Method:
     """In full, as in the report."""
     label: str = ""
     """Short, for tables and legends; the title unless given."""
-    colour: str = "#4d4d4d"
+    color: str = "#4d4d4d"
     """Of its curve in figures, ``#rrggbb``."""
     line: Line = "solid"
-    """Of its curve in figures: colour is never the only difference."""
+    """Of its curve in figures: color is never the only difference."""
     hue: Hue = "ink"
-    """Its family's colour on the report page, where each hue has a light and a dark tone."""
+    """Its family's color on the report page, where each hue has a light and a dark tone."""
     weak: str = "crop"
     """The view that every observation gets, one of `VIEWS`."""
     strong: str | None = None
@@ -81,7 +81,7 @@ class Method:
     """Of the squared errors of both Q functions, their sum. ``mean``: half of it (SADA). ``consistency``: of the first view's,
     plus how far the second view's values lie from the first's (SGQN)."""
     target_sees: TargetSees = "weak"
-    """What the Bellman target sees of the next observation. ``raw``: its centre crop, neither cropped nor shifted at random
+    """What the Bellman target sees of the next observation. ``raw``: its center crop, neither cropped nor shifted at random
     (MaDi)."""
     masker: bool = False
     """Whether the encoder sees each frame through a learned soft mask (MaDi)."""
@@ -128,8 +128,8 @@ class Method:
 def _check(row: Method) -> None:
     if not row.foreign and not re.fullmatch(r"[a-z][a-z0-9_]*", row.name):
         raise UserError(f"a method cannot be called {row.name!r}; use small letters, digits and _")
-    if not re.fullmatch(r"#[0-9a-fA-F]{6}", row.colour):
-        raise UserError(f"the colour of {row.name} must be written as #rrggbb, not {row.colour!r}")
+    if not re.fullmatch(r"#[0-9a-fA-F]{6}", row.color):
+        raise UserError(f"the color of {row.name} must be written as #rrggbb, not {row.color!r}")
     chosen: dict[str, tuple[Any, tuple[str, ...]]] = {
         "weak view": (row.weak, tuple(VIEWS)),
         "critic_sees": (row.critic_sees, get_args(CriticSees)),
@@ -201,12 +201,12 @@ SADA: dict[str, Any] = {
     "presets": {"small": {"critic_tau": 0.015, "encoder_tau": 0.025}},
 }
 
-# Colours are distinguishable with colour-blindness (after Okabe and Ito).
+# Colors are distinguishable with color-blindness (after Okabe and Ito).
 METHODS: dict[str, Method] = {
     row.name: row
     for row in (
         Method("sac", "SAC (RAD: random crop)", "SAC", "#4d4d4d", "solid", "ink"),
-        Method("sac_dr", "SAC (domain randomisation)", "SAC (DR)", "#e69f00", "dashed", "gold", train_mode="color_random"),
+        Method("sac_dr", "SAC (domain randomization)", "SAC (DR)", "#e69f00", "dashed", "gold", train_mode="color_random"),
         Method("sac_conv", "SAC (conv)", "", "#56b4e9", "dotted", "orange", strong="conv", **STRONG_RL),
         Method("sac_overlay", "SAC (overlay)", "", "#cc79a7", "dotted", "orange", strong="overlay", **STRONG_RL),
         Method("curl", "CURL", "", "#009e73", "dashdot", "green", auxiliary="curl", numbers=CURL_NUMBERS),
@@ -280,14 +280,14 @@ def foreign_method(name: str) -> Method:
             f"a policy cannot be called {name!r:.80}; use at most 60 letters, digits, spaces and ._+()-, beginning "
             "with a letter or digit"
         )
-    # Files hold only the name, so that is where its colour comes from.
+    # Files hold only the name, so that is where its color comes from.
     number = zlib.crc32(name.encode())
-    colour, hue = FOREIGN_COLOURS[number % len(FOREIGN_COLOURS)]
+    color, hue = FOREIGN_COLORS[number % len(FOREIGN_COLORS)]
     # `shift` is a view that keeps the image's size, as a policy that gets whole observations does.
-    return Method(FOREIGN + name, name, name, colour, "dotted", hue, weak="shift", foreign=True)
+    return Method(FOREIGN + name, name, name, color, "dotted", hue, weak="shift", foreign=True)
 
 
-FOREIGN_COLOURS: tuple[tuple[str, Hue], ...] = (
+FOREIGN_COLORS: tuple[tuple[str, Hue], ...] = (
     ("#4d4d4d", "ink"), ("#0072b2", "blue"), ("#009e73", "green"), ("#e69f00", "gold"), ("#cc79a7", "pink"),
     ("#8c510a", "brown"), ("#117733", "teal"),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from sweeping import grid
 from softaug.config import write_config
 from softaug.sweep import display
 from softaug.sweep.display import SweepDisplay, SweepRow, duration, short, summary, sweep_seconds_left, table
-from softaug.sweep.progress import Progress, read_progress
+from softaug.sweep.progress import RunProgress, read_progress
 from softaug.sweep.supervise import Status, write_status
 
 
@@ -37,9 +37,9 @@ def episode(decisions, seconds, value):
 
 def test_nothing_is_known_before_the_first_line(tmp_path):
     run = grid(tmp_path)[0]
-    assert read_progress(run.directory, run.config) == Progress()
+    assert read_progress(run.directory, run.config) == RunProgress()
     write_metrics(run, [], after=b'{"kind": "tra')
-    assert read_progress(run.directory, run.config) == Progress()
+    assert read_progress(run.directory, run.config) == RunProgress()
 
 
 def test_progress_is_that_of_the_last_whole_line(tmp_path):
@@ -107,10 +107,10 @@ def test_without_a_terminal_each_change_is_one_line(tmp_path, monkeypatch):
 
 
 def rows_of(tmp_path, states):
-    known = Progress(60, 1200, 11.0, 10.0, 2.0, 3.0)
+    known = RunProgress(60, 1200, 11.0, 10.0, 2.0, 3.0)
     runs = grid(tmp_path, len(states))
     return [
-        SweepRow(run, state, 1, Progress() if state == "waiting" else known)
+        SweepRow(run, state, 1, RunProgress() if state == "waiting" else known)
         for run, state in zip(runs, states, strict=True)
     ]
 

@@ -157,8 +157,8 @@ class PlainLearner:
     def masked_view(self, view: Tensor, action: Tensor) -> Tensor:
         share = torch.rand(1, generator=self.generator, device=self.generator.device)
         mask = saliency_mask(self.sac, view, action, self.agent.saliency_quantile)
-        colour = view.min() + share * (view.max() - view.min())
-        return mask * view + (1 - mask) * colour
+        color = view.min() + share * (view.max() - view.min())
+        return mask * view + (1 - mask) * color
 
     def consistency_loss(self, view: Tensor, action: Tensor, target: Tensor, masked: Tensor) -> Tensor:
         loss = torch.tensor(0.0, device=view.device)

@@ -114,7 +114,7 @@ def moving_overlay(obs: Tensor, augment: MovingOverlay, generator: torch.Generat
 
 
 def rotate(obs: Tensor, degrees: float, generator: torch.Generator) -> Tensor:
-    """Pad by edge pixels, turn about the centre, crop back: pixel by pixel from the four around where it comes from."""
+    """Pad by edge pixels, turn about the center, crop back: pixel by pixel from the four around where it comes from."""
     angle = math.radians(
         float((2 * torch.rand(1, generator=generator, device=generator.device) - 1) * degrees)
     )

@@ -21,7 +21,7 @@ from softaug.sweep.plan import check_media
 from softaug.sweep.supervise import Orders
 from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import return_ranges
-from softaug.tuning.plan import Settings, make_settings, record_settings
+from softaug.tuning.plan import StudySettings, make_settings, record_settings
 from softaug.tuning.runners import LocalRunner, RayRunner, Runner
 from softaug.tuning.space import DEFAULT_SPACE, read_space
 from softaug.tuning.study import Tuner, import_optuna, locked, open_study
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all_over else INTERRUPTED
 
 
-def settings_from(args: argparse.Namespace) -> Settings:
+def settings_from(args: argparse.Namespace) -> StudySettings:
     """The study that the flags ask for."""
     if (args.tasks is None) == (args.env is None):
         raise UserError("give --tasks (such as walker_stand,cartpole_swingup) or --env module:callable")
@@ -216,7 +216,7 @@ def show(summary: Summary, out: Path, console: Console) -> None:
     )
 
 
-def _task_columns(settings: Settings) -> list[str]:
+def _task_columns(settings: StudySettings) -> list[str]:
     return list(settings.tasks) if len(settings.tasks) > 1 else []
 
 

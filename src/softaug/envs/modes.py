@@ -134,7 +134,7 @@ BENCHMARK_MODES: tuple[Mode, ...] = (
     Mode("color", "hard", "test"),
     Mode("video", "easy", "test"),
     Mode("video", "hard", "test"),
-    # Domain randomisation (sac_dr): the distribution of color_hard, never its 100 test draws.
+    # Domain randomization (sac_dr): the distribution of color_hard, never its 100 test draws.
     Mode("color", "random", "train"),
 )
 AXIS_MODES: tuple[Mode, ...] = (

@@ -27,7 +27,7 @@ class CameraRange(NamedTuple):
     """Every value is drawn uniformly from -range .. range.
 
     Lengths are fractions of the image's height at the subject's distance, so that they mean the same for a camera
-    at one metre with 45 degrees and for one at 16 metres with 4.
+    at one meter with 45 degrees and for one at 16 meters with 4.
     """
 
     sideways: float

@@ -26,7 +26,7 @@ NAME = "softaug_screen"
 
 
 class Place(NamedTuple):
-    """Where GB2 puts the screen: metres, and degrees about the x axis."""
+    """Where GB2 puts the screen: meters, and degrees about the x axis."""
 
     half_size: float
     """Of its width and height."""

@@ -37,7 +37,7 @@ ONNX_INPUTS = {
     "tensor(double)": np.float64,
 }
 DIGITS = 3
-"""Of the actions that a policy without a file is recognised by: arithmetic on another processor differs by less."""
+"""Of the actions that a policy without a file is recognized by: arithmetic on another processor differs by less."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PolicySource:
     name: str
     """What tables call it, unless the user says otherwise."""
     sha256: str | None = None
-    """Of its file; None: it has none, and is recognised by what it does (`fingerprint`)."""
+    """Of its file; None: it has none, and is recognized by what it does (`fingerprint`)."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Where it comes from, for the results; JSON."""
     task: str | None = None

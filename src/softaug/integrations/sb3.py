@@ -273,8 +273,8 @@ def find_extractors(model: BaseAlgorithm, which: str = "all") -> dict[str, nn.Mo
         raise UserError(f"SODA augments images, but the observations of this {name} are {space}")
     if np.any(space.low != 0) or len(np.unique(space.high)) != 1 or not np.isfinite(space.high).all():
         raise UserError(f"SODA needs images from 0 to one highest value, but the observations are {space}")
-    normaliser = model.get_vec_normalize_env()
-    if normaliser is not None and normaliser.norm_obs:
+    normalizer = model.get_vec_normalize_env()
+    if normalizer is not None and normalizer.norm_obs:
         raise UserError(
             "VecNormalize changes the images, and SODA's augmentations need them as pixels; use VecNormalize(..., "
             "norm_obs=False)"

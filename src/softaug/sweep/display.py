@@ -14,7 +14,7 @@ from rich.text import Text
 
 from softaug.progress import LiveScreen
 from softaug.sweep.plan import PlannedRun
-from softaug.sweep.progress import Progress, read_progress
+from softaug.sweep.progress import RunProgress, read_progress
 from softaug.sweep.supervise import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, Outcome, read_status
 
 READ_SECONDS = 2.0
@@ -37,7 +37,7 @@ class SweepRow:
     run: PlannedRun
     state: str
     attempts: int
-    progress: Progress
+    progress: RunProgress
 
     @property
     def seconds_left(self) -> float | None:

@@ -15,7 +15,7 @@ TAIL_BYTES = 65_536
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """Where a run's metrics end. Everything is 0 or None before the first line."""
 
     decisions: int = 0
@@ -34,14 +34,14 @@ class Progress:
         return (total - self.decisions) / self.overall_rate if self.overall_rate else None
 
 
-def read_progress(directory: Path, config: Config) -> Progress:
+def read_progress(directory: Path, config: Config) -> RunProgress:
     """Read the end of ``metrics.jsonl``, and where the newest checkpoint is: a young run has no line yet."""
     lines, saved = metrics_tail(RunFiles(directory).metrics), newest_checkpoint(directory)
     last: dict[str, Any] = lines[-1] if lines else {"decisions": 0, "frames": 0, "seconds": 0.0}
     rates = [line["decisions_per_second"] for line in lines if "decisions_per_second" in line]
     returns = [line["return"] for line in lines if line["kind"] == "episode"]
     further = saved > last["decisions"]
-    return Progress(
+    return RunProgress(
         decisions=saved if further else last["decisions"],
         frames=saved * config.frames_per_decision if further else last["frames"],
         seconds=last["seconds"],

@@ -25,7 +25,7 @@ SETTINGS_FILE = "tune.json"
 
 
 @dataclass(frozen=True)
-class Settings:
+class StudySettings:
     """What defines a study: a study that continues must have the same. JSON values only."""
 
     tasks: tuple[str, ...]
@@ -151,12 +151,12 @@ class Settings:
 
 def make_settings(
     tasks: tuple[str, ...], method: str, preset: str, overrides: Mapping[str, Any], **others: Any
-) -> Settings:
+) -> StudySettings:
     """Settings on top of a preset's name or file; every mistake in them shows here."""
     chosen = get_preset(preset)
     make_config(tasks[0] if tasks else "walker_walk", method, preset)  # refuses what is wrong with the file
     fixed = {**chosen.values, **overrides}
-    settings = Settings(tasks, get_method(method).name, chosen.base, fixed, **others)
+    settings = StudySettings(tasks, get_method(method).name, chosen.base, fixed, **others)
     for config in settings.configs({}):
         if settings.axis == "decisions" and config.decisions <= config.random_decisions:
             raise UserError(
@@ -166,7 +166,7 @@ def make_settings(
     return settings
 
 
-def record_settings(settings: Settings, out: Path) -> None:
+def record_settings(settings: StudySettings, out: Path) -> None:
     """Note the settings of a new study in `out`, or refuse to continue one that has others."""
     path = out / SETTINGS_FILE
     now = settings.to_json()

@@ -27,7 +27,7 @@ from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import EXIT_DIVERGED, FAILED, POLL_SECONDS, Outcome, describe
 from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import Curve, read_curve
-from softaug.tuning.plan import Settings
+from softaug.tuning.plan import StudySettings
 from softaug.tuning.runners import Runner
 
 STUDY_NAME = "softaug"
@@ -49,7 +49,7 @@ def import_optuna() -> Any:
     return optuna
 
 
-def open_study(settings: Settings, out: Path) -> Any:
+def open_study(settings: StudySettings, out: Path) -> Any:
     """The Optuna study in `out`, made if it is not there; its first trial is the base preset."""
     optuna = import_optuna()
     try:
@@ -75,7 +75,7 @@ def open_study(settings: Settings, out: Path) -> Any:
     return study
 
 
-def make_pruner(optuna: Any, settings: Settings) -> Any:
+def make_pruner(optuna: Any, settings: StudySettings) -> Any:
     if settings.pruner == "none":
         return optuna.pruners.NopPruner()
     if settings.pruner == "halving":
@@ -85,7 +85,7 @@ def make_pruner(optuna: Any, settings: Settings) -> Any:
     )
 
 
-def make_sampler(optuna: Any, settings: Settings, number: int) -> Any:
+def make_sampler(optuna: Any, settings: StudySettings, number: int) -> Any:
     """TPE for trial `number`: its draws do not depend on how often the study was interrupted."""
     seed = int(np.random.SeedSequence([settings.sampler_seed, number]).generate_state(1)[0])
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=settings.startup, constant_liar=True)
@@ -122,7 +122,13 @@ class Tuner:
     """Drives a study until `trials` trials are over, all of its decisions in one thread."""
 
     def __init__(
-        self, settings: Settings, out: Path, study: Any, runner: Runner, trials: int, display: TuneDisplay
+        self,
+        settings: StudySettings,
+        out: Path,
+        study: Any,
+        runner: Runner,
+        trials: int,
+        display: TuneDisplay,
     ):
         self.settings, self.out, self.study, self.runner = settings, out, study, runner
         self.trials, self.display = trials, display

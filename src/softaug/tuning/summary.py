@@ -13,7 +13,7 @@ from typing import Any
 from softaug.files import write_atomically
 from softaug.presets import preset_content
 from softaug.tuning.display import best_trial, over_trials
-from softaug.tuning.plan import Settings
+from softaug.tuning.plan import StudySettings
 from softaug.tuning.study import FINISHED, import_optuna
 from softaug.versions import VERSION
 
@@ -46,7 +46,7 @@ class TrialResult:
 class Summary:
     """A study as it stands."""
 
-    settings: Settings
+    settings: StudySettings
     trials: tuple[TrialResult, ...]
     """the best first, then those without a score by number"""
     base_values: dict[str, Any]
@@ -73,7 +73,7 @@ class Summary:
         }
 
 
-def summarize(settings: Settings, out: Path, study: Any, command: str) -> Summary:
+def summarize(settings: StudySettings, out: Path, study: Any, command: str) -> Summary:
     """Read the study and write ``trials.csv``, ``study.md`` and ``preset.json``."""
     frozen = over_trials(study)
     results = [_result(settings, trial) for trial in frozen]
@@ -105,7 +105,7 @@ def summarize(settings: Settings, out: Path, study: Any, command: str) -> Summar
     return summary
 
 
-def importance(settings: Settings, trials: Sequence[Any]) -> dict[str, float]:
+def importance(settings: StudySettings, trials: Sequence[Any]) -> dict[str, float]:
     """PED-ANOVA: which fields tell the best quarter of trials from all. Pruned trials count as not among the best.
 
     It needs no more than Optuna itself (fANOVA would need scikit-learn), and ranks only, so that the scores of
@@ -180,7 +180,7 @@ def markdown(summary: Summary, command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def scoring(settings: Settings) -> str:
+def scoring(settings: StudySettings) -> str:
     """How a score comes about, in a sentence."""
     budget = "its length" if settings.seconds is None else f"{settings.seconds:g} seconds of training"
     ranges = ", ".join(
@@ -204,7 +204,7 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _result(settings: Settings, frozen: Any) -> TrialResult:
+def _result(settings: StudySettings, frozen: Any) -> TrialResult:
     attributes = frozen.user_attrs
     base = bool(attributes.get("base"))
     state = FINISHED if "score" in attributes else attributes.get("ending", "failed")
@@ -220,7 +220,7 @@ def _result(settings: Settings, frozen: Any) -> TrialResult:
     )
 
 
-def _values(settings: Settings, frozen: Any) -> dict[str, Any]:
+def _values(settings: StudySettings, frozen: Any) -> dict[str, Any]:
     optuna = import_optuna()
     fixed = optuna.trial.FixedTrial(frozen.params)
     return settings.parameters.suggest(fixed) if frozen.params else {}

@@ -1,6 +1,6 @@
 """The scene of robot push as one MuJoCo model: dm_control's Kinova Jaco arm and hand at a table.
 
-Lengths are in metres. The table's top is z = 0, the arm stands at the origin and faces +x, the camera looks back
+Lengths are in meters. The table's top is z = 0, the arm stands at the origin and faces +x, the camera looks back
 at it. dm_control's sky, floor grid and `self` material are used under their own names, so that the color and video
 modes find here what they recolor in any task of the suite.
 """

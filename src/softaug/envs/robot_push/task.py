@@ -17,11 +17,11 @@ from softaug.envs.robot_push.scene import ARM_JOINTS, CUBE_HALF_SIZE, GOAL_RADIU
 
 EPISODE_DECISIONS = 50
 DECISION_SECONDS = 0.3
-MAX_DISPLACEMENT = 0.04  # metres per decision and axis: 13 cm/s, what a Jaco really does
+MAX_DISPLACEMENT = 0.04  # meters per decision and axis: 13 cm/s, what a Jaco really does
 DISTANCE_PENALTY = 0.5
-"""Per metre and decision. A cube left alone costs about 4 an episode, as the paper's failing agents show."""
+"""Per meter and decision. A cube left alone costs about 4 an episode, as the paper's failing agents show."""
 
-# Where the tip may go, x, y, z in metres. Everywhere in it the arm is away from its singularities.
+# Where the tip may go, x, y, z in meters. Everywhere in it the arm is away from its singularities.
 WORKSPACE_LOW = np.array([0.34, -0.22, 0.022])
 WORKSPACE_HIGH = np.array([0.62, 0.22, 0.16])
 HOME = np.array([0.36, 0.0, WORKSPACE_LOW[2]])
@@ -36,7 +36,7 @@ MIN_CUBE_HOME_DISTANCE = 0.10
 
 
 class Physics(dm_mujoco.Physics):
-    """Positions by name, metres."""
+    """Positions by name, meters."""
 
     def tip(self) -> np.ndarray:
         """Between the closed fingers' ends, (3,)."""

@@ -43,7 +43,7 @@ SHOWN = 4
 
 @dataclass(frozen=True)
 class Maps:
-    """One observation and what matters in it, each (h, w): the newest frame of the stack, centre crop."""
+    """One observation and what matters in it, each (h, w): the newest frame of the stack, center crop."""
 
     frame: np.ndarray
     """uint8 (h, w, 3)"""

@@ -52,7 +52,7 @@ function compact(value) {
 const nameOf = (series) => (series.variant ? `${series.label} · ${series.variant}` : series.label);
 const style = (series) => `hue-${series.hue} ${series.dash}`;
 
-/** A mark around (x, y); its shape goes with the series' dash, so that colour is never the only difference. */
+/** A mark around (x, y); its shape goes with the series' dash, so that color is never the only difference. */
 function mark(series, x, y, r, kind = "dot") {
   const s = r * 0.9;
   const shapes = {

@@ -22,7 +22,7 @@ MOST_NAMED = 8
 
 
 def dash(group: Group) -> str:
-    """A family of methods has one hue; convolution and overlay differ by dash, so that colour is never the only sign."""
+    """A family of methods has one hue; convolution and overlay differ by dash, so that color is never the only sign."""
     return "dashed" if group.config.row.strong == "conv" else "solid"
 
 

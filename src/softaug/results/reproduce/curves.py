@@ -18,7 +18,7 @@ def make_curve(runs: Sequence[RunRecord], mode: str, media: str | None = None) -
 
     Periodic evaluations if the runs have them, only those on `media`; None takes the kind that most runs have. If
     there are none, the returns of the training episodes stand in for the training environment's; they were played
-    with exploration, and domain randomisation plays them recoloured. Only points that every seed has are kept.
+    with exploration, and domain randomization plays them recolored. Only points that every seed has are kept.
     """
     if not runs:
         return None

@@ -1,6 +1,6 @@
 """Figures with matplotlib: learning curves with shaded deviation, and performance profiles.
 
-Colours and line styles come from the methods' rows.
+Colors and line styles come from the methods' rows.
 No figure touches matplotlib's global state; all are made and saved within `style`.
 """
 
@@ -282,16 +282,14 @@ def profile_figure(table: TableResult) -> Figure | None:
                 arrays = [np.array(by_task[task]) for task in tasks]
                 rng = np.random.default_rng(BOOTSTRAP_SEED)
                 profile = statistics.performance_profile(arrays, thresholds, rng=rng)
-                colour, dashes = curve_style(method)
-                axis.plot(
-                    thresholds, profile.fraction, color=colour, linestyle=dashes, drawstyle="steps-post"
-                )
+                color, dashes = curve_style(method)
+                axis.plot(thresholds, profile.fraction, color=color, linestyle=dashes, drawstyle="steps-post")
                 if profile.low is not None and profile.high is not None:
                     axis.fill_between(
                         thresholds,
                         profile.low,
                         profile.high,
-                        color=colour,
+                        color=color,
                         alpha=0.12,
                         linewidth=0,
                         step="post",
@@ -314,9 +312,9 @@ def figure_files(figure: Figure) -> dict[str, bytes]:
 
 
 def curve_style(method: str) -> tuple[str, Any]:
-    """Colour and line style of the method's curve, as its row says and matplotlib takes them."""
+    """Color and line style of the method's curve, as its row says and matplotlib takes them."""
     row = get_method(method)
-    return row.colour, LINES[row.line]
+    return row.color, LINES[row.line]
 
 
 def _draw_reference(axis: Axes, reference: PublishedCurve) -> None:
@@ -325,12 +323,12 @@ def _draw_reference(axis: Axes, reference: PublishedCurve) -> None:
 
 
 def _draw(axis: Axes, curve: LearningCurve, x: Sequence[int]) -> None:
-    colour, dashes = curve_style(curve.method)
+    color, dashes = curve_style(curve.method)
     marker = "o" if len(curve.decisions) == 1 else None
-    axis.plot(x, curve.mean, color=colour, linestyle=dashes, marker=marker, markersize=4)
+    axis.plot(x, curve.mean, color=color, linestyle=dashes, marker=marker, markersize=4)
     if len(curve.seeds) > 1:
         low, high = curve.mean - curve.std, curve.mean + curve.std
-        axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def _grid(
@@ -363,8 +361,8 @@ def _legend(
     width, height = figure.get_size_inches()
     lines = []
     for method, label in methods.items():
-        colour, dashes = curve_style(method)
-        lines.append(Line2D([], [], color=colour, linestyle=dashes, label=label))
+        color, dashes = curve_style(method)
+        lines.append(Line2D([], [], color=color, linestyle=dashes, label=label))
     for method, label in {reference.method: reference.label for reference in references}.items():
         lines.append(Line2D([], [], color=FAINT, linewidth=0.8, label=label, **REFERENCE_LINES[method]))
     columns = -(-len(lines) // _legend_rows([str(line.get_label()) for line in lines], width))

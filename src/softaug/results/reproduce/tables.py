@@ -106,7 +106,7 @@ class TableResult:
         ]
 
     def scores(self, mode: str) -> dict[str, dict[str, Sequence[float]]]:
-        """method -> task -> normalised score of each seed, of what there is."""
+        """method -> task -> normalized score of each seed, of what there is."""
         table: dict[str, dict[str, Sequence[float]]] = {}
         for (cell_mode, task, method), cell in self.cells.items():
             if cell_mode == mode and cell is not None:
