@@ -34,11 +34,11 @@ demo: demo-quick  ## the same, then train a small SODA agent (about ten minutes 
 	else $(BIN)/softaug train $(DEMO) --out runs/demo; fi
 	@$(BIN)/softaug report $(ZOO) runs/demo --out $(PAGE)
 
-test: setup lint  ## lint, then run the whole test suite
-	$(BIN)/python -m pytest
+test: setup lint  ## lint, then run the whole test suite, in two processes at once
+	$(BIN)/python tests/halves.py
 
 test-fast: setup  ## the tests that take seconds
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python tests/halves.py -m 'not slow'
 
 COUNT ?= 10000
 SEED ?= 0

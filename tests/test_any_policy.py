@@ -107,15 +107,23 @@ def test_a_lambda_has_one_process() -> None:
 # ---- what may go wrong -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+NAN = "returned the action [ 0. nan] at decision 2 in train, episode"
+RAISING = "raised ValueError: the crop is larger than the image (policy_fakes.py, line "
+EXITING = "raised SystemExit: 3 (policy_fakes.py, line "
+
+
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "said", "workers"),
     [
-        ("Nan", "returned the action [ 0. nan] at decision 2 in train, episode"),
-        ("Raising", "raised ValueError: the crop is larger than the image (policy_fakes.py, line "),
-        ("Exiting", "raised SystemExit: 3 (policy_fakes.py, line "),
-        ("batched", "returned an action of shape (1, 2) instead of (2,) at decision 0 in train, episode"),
-        ("of_words", "returned str instead of an action at decision 0 in train, episode"),
+        ("Nan", NAN, 1),
+        ("Raising", RAISING, 1),
+        ("Exiting", EXITING, 1),
+        ("batched", "returned an action of shape (1, 2) instead of (2,) at decision 0 in train, episode", 1),
+        ("of_words", "returned str instead of an action at decision 0 in train, episode", 1),
+        # From another process: what it returned, what it raised, and what would have ended it.
+        ("Nan", NAN, 2),
+        ("Raising", RAISING, 2),
+        ("Exiting", EXITING, 2),
     ],
 )
 def test_a_mistake_is_one_sentence(policy: str, said: str, workers: int) -> None:

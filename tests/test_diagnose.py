@@ -258,7 +258,7 @@ class Waving:
 @pytest.mark.parametrize("task", ["cartpole_swingup", "reacher_easy"])
 def test_physics_of_pairs_is_equal_and_every_frame_has_the_new_appearance(task):
     """reacher moves its target by editing the model, which colors edit too: neither may undo the other."""
-    env = make_env(task, "train", image_size=32, render="fast", action_repeat=40)
+    env = make_env(task, "train", image_size=32, render="aliased", action_repeat=40)
     paired = collect_states(env, Waving(env.action_space.shape[0]), 3, seed=1)
     clean = np.stack([state.obs for state in paired])
     again = render_states(env, "train", paired, seed=1)
@@ -266,7 +266,7 @@ def test_physics_of_pairs_is_equal_and_every_frame_has_the_new_appearance(task):
     physics, target = env.get_state()["task"]["integration"], env.unwrapped.physics.model.geom_pos.copy()
     env.close()
     for mode in ("color_hard", "video_hard", "camera_hard"):
-        other = make_env(task, mode, image_size=32, render="fast", action_repeat=40)
+        other = make_env(task, mode, image_size=32, render="aliased", action_repeat=40)
         rendered = render_states(other, mode, paired, seed=1)
         np.testing.assert_array_equal(other.get_state()["task"]["integration"], physics)
         np.testing.assert_array_equal(paired[-1].end, physics)

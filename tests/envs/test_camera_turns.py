@@ -8,7 +8,7 @@ from test_env_state import json_round_trip
 from softaug.envs.camera_turns import SHIFT_DEGREES, CameraTurns, about, edge_points, rotate_angles
 from softaug.envs.modes import GB2_MODES, Mode
 
-SMALL = {"image_size": 32, "render": "fast"}
+SMALL = {"image_size": 32, "render": "aliased"}
 TURNS = [mode.name for mode in GB2_MODES if mode.turned]
 GB2_TASKS = ["walker_walk", "cheetah_run", "cartpole_swingup", "finger_spin", "ball_in_cup_catch"]
 

@@ -76,7 +76,7 @@ def test_embedded_settings_are_frozen():
 
 
 def test_random_mode_never_shows_a_test_setting():
-    env = make_env("cartpole_swingup", "color_random", image_size=16, render="fast")
+    env = make_env("cartpole_swingup", "color_random", image_size=16, render="aliased")
     test_settings = {
         setting["skybox_rgb"].tobytes() for level in ("easy", "hard") for setting in procedural_colors(level)
     }
@@ -88,7 +88,7 @@ def test_random_mode_never_shows_a_test_setting():
 
 def test_test_modes_draw_from_their_settings():
     mine = [{"self_rgb": [value, 0, 0]} for value in (0.1, 0.5, 0.9)]
-    env = make_env("cartpole_swingup", "color_easy", colors=mine, image_size=16, render="fast")
+    env = make_env("cartpole_swingup", "color_easy", colors=mine, image_size=16, render="aliased")
     infos = [env.reset()[1] for _ in range(20)]
     assert {info["color"]["self_rgb"][0] for info in infos} == {0.1, 0.5, 0.9}
     assert {info["media"] for info in infos} == {"list"}
@@ -97,7 +97,7 @@ def test_test_modes_draw_from_their_settings():
 
 def test_changing_the_info_changes_no_setting():
     mine = [{"self_rgb": [0.1, 0.2, 0.3]}]
-    env = make_env("cartpole_swingup", "color_easy", colors=mine, image_size=16, render="fast")
+    env = make_env("cartpole_swingup", "color_easy", colors=mine, image_size=16, render="aliased")
     env.reset()[1]["color"]["self_rgb"][:] = 1
     assert env.reset()[1]["color"]["self_rgb"].tolist() == [0.1, 0.2, 0.3]
     env.close()
@@ -121,7 +121,7 @@ def test_official_settings_have_the_same_form():
 
 @needs_official
 def test_official_settings_in_the_environment():
-    env = make_env("cartpole_swingup", "color_easy", colors=str(OFFICIAL), image_size=16, render="fast")
+    env = make_env("cartpole_swingup", "color_easy", colors=str(OFFICIAL), image_size=16, render="aliased")
     info = env.reset(seed=0)[1]
     assert info["media"] == "official" and set(info["color"]) == set(COLOR_KEYS)
     env.close()

@@ -11,7 +11,7 @@ from softaug.errors import UserError
 from softaug.media.davis import VALIDATION, background_videos
 from softaug.media.registry import register
 
-SMALL = {"image_size": 32, "render": "fast"}
+SMALL = {"image_size": 32, "render": "aliased"}
 MODES = [mode.name for mode in DISTRACTING_MODES]
 
 

@@ -10,7 +10,7 @@ from softaug.envs import make_env
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
 
-SMALL = {"image_size": 24, "render": "fast"}
+SMALL = {"image_size": 24, "render": "aliased"}
 # Those that edit the model at the start of an episode (targets, sizes, terrain) or keep numbers of their own.
 EDITING_TASKS = (
     "finger_turn_hard",
