@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from softaug.commands.eval import add_optional, add_tested_arguments, check_tested, policy_settings
+from softaug.commands.eval import (
+    add_optional,
+    add_tested_arguments,
+    add_weights_arguments,
+    check_tested,
+    policy_settings,
+)
 from softaug.config import default_directory
 from softaug.envs.modes import MODE_GROUPS, split_modes
 from softaug.errors import UserError
-from softaug.evaluation.diagnose import DEFAULT_MODES, IMAGE_FILE, JSON_FILE, Diagnosis, diagnose
+from softaug.evaluation.diagnose import DEFAULT_MODES, IMAGE_FILE, JSON_FILE, Counter, Diagnosis, diagnose
 from softaug.evaluation.diagnose.probe import DEFAULT_STATES, Probe, probe_runs
 from softaug.evaluation.diagnose.saliency import file_stem, film_saliency
 from softaug.evaluation.policy import PolicyFault
@@ -47,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"physics states to compare (default: {COMPARED_STATES}; with --probe {DEFAULT_STATES})",
     )
-    parser.add_argument(
-        "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
-    )
+    add_weights_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of states and appearances")
     add_optional(
         parser,
@@ -57,15 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help=f"where {JSON_FILE} and {IMAGE_FILE} go (default: RUN; with --policy runs/TASK-NAME-SEED)",
-    )
-    add_optional(
-        parser, "--videos", metavar="DIR", help="test videos: a folder or 'procedural' (default: the run's)"
-    )
-    add_optional(
-        parser,
-        "--colors",
-        metavar="FILE",
-        help="test colors: an official .pt file or the folder of both (default: the run's)",
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
@@ -150,19 +143,8 @@ def _film(args: argparse.Namespace, trained: Run, modes: list[str], out: Path) -
     files, notes = [], []
     with Bars("decisions") as bars:
         for mode in modes:
-            done = itertools.count(1)
-
-            def advance(mode: str = mode, done: Iterator[int] = done) -> None:
-                bars.stage(mode, next(done), decisions)
-
-            notes += film_saliency(
-                runs,
-                mode,
-                out,
-                decisions=decisions,
-                seed=args.seed,
-                progress=advance,
-            )
+            advance = Counter(bars.stage, mode, decisions).advance
+            notes += film_saliency(runs, mode, out, decisions=decisions, seed=args.seed, progress=advance)
             files += [str(out / f"{file_stem(mode)}{kind}") for kind in (".mp4", ".png")]
     notes = list(dict.fromkeys(notes))
     if args.json:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,19 @@ from softaug.methods import get_method
 from softaug.trust import add_trust_argument
 
 RUN_HELP = "directory of a run, or a published policy: zoo:NAME, hf:ORG/NAME"
+POLICY_FLAGS = {
+    "--policy": ("FILE", "an ONNX file, a .zip of Stable-Baselines3, or module:callable (observation -> action)"),
+    "--task": ("NAME", "task, or module:callable of your own environment (default: the file's)"),
+    "--name": ("NAME", "what tables call it (default: the file's or function's name)"),
+    "--image-size": ("N", "height and width of the observations (default: the file's, else 100)"),
+    "--frame-stack": ("N", "frames in an observation (default: the file's, else 3; robot_push: 1)"),
+    "--action-repeat": ("N", "frames per decision (default: the file's or task's)"),
+    "--render": ("NAME", "exact, fast or aliased (default: the file's, else exact)"),
+    "--image-key": ("NAME", "your own environment: which entry of a dict observation is the image"),
+    "--train-seed": ("N", "seed of its training: policies of one name and several seeds are averaged (default: 0)"),
+    "--decisions": ("N", "decisions of its training, for tables (default: the file's, else unknown)"),
+}  # fmt: skip
+"""flag -> metavar (N: a whole number) and help"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,49 +92,8 @@ def add_tested_arguments(parser: argparse.ArgumentParser) -> None:
     group: Any = parser.add_argument_group(
         "a policy that was made elsewhere, instead of RUN (docs/any_policy.md)"
     )
-    flags: dict[str, dict[str, Any]] = {
-        "--policy": {
-            "metavar": "FILE",
-            "help": "an ONNX file, a .zip of Stable-Baselines3, or module:callable (observation -> action)",
-        },
-        "--task": {
-            "metavar": "NAME",
-            "help": "task, or module:callable of your own environment (default: the file's)",
-        },
-        "--name": {"metavar": "NAME", "help": "what tables call it (default: the file's or function's name)"},
-        "--image-size": {
-            "type": int,
-            "metavar": "N",
-            "help": "height and width of the observations (default: the file's, else 100)",
-        },
-        "--frame-stack": {
-            "type": int,
-            "metavar": "N",
-            "help": "frames in an observation (default: the file's, else 3; robot_push: 1)",
-        },
-        "--action-repeat": {
-            "type": int,
-            "metavar": "N",
-            "help": "frames per decision (default: the file's or task's)",
-        },
-        "--render": {"metavar": "NAME", "help": "exact, fast or aliased (default: the file's, else exact)"},
-        "--image-key": {
-            "metavar": "NAME",
-            "help": "your own environment: which entry of a dict observation is the image",
-        },
-        "--train-seed": {
-            "type": int,
-            "metavar": "N",
-            "help": "seed of its training: policies of one name and several seeds are averaged (default: 0)",
-        },
-        "--decisions": {
-            "type": int,
-            "metavar": "N",
-            "help": "decisions of its training, for tables (default: the file's, else unknown)",
-        },
-    }
-    for flag, settings in flags.items():
-        add_optional(group, flag, **settings)
+    for flag, (metavar, text) in POLICY_FLAGS.items():
+        add_optional(group, flag, type=int if metavar == "N" else str, metavar=metavar, help=text)
 
 
 def _path(text: str) -> Path | str:
@@ -143,27 +115,15 @@ def check_tested(args: argparse.Namespace) -> None:
         raise UserError(
             "give the directory of a run, or --policy with a policy that was made elsewhere, one of them"
         )
-    others = (
-        "task",
-        "name",
-        "image_size",
-        "frame_stack",
-        "action_repeat",
-        "render",
-        "image_key",
-        "train_seed",
-        "decisions",
-    )
-    for name in others if args.policy is None else ():
-        if getattr(args, name) is not None:
-            flag = "--" + name.replace("_", "-")
+    for flag in POLICY_FLAGS if args.policy is None else ():
+        if getattr(args, flag.removeprefix("--").replace("-", "_")) is not None:
             raise UserError(
                 f"{flag} describes a --policy that was made elsewhere; a run has its own, so leave it out"
             )
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `eval` and `play` share."""
+def add_weights_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which weights of a run, and on which test media: what `eval`, `play` and `diagnose` share."""
     parser.add_argument(
         "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
     )
@@ -176,6 +136,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="test colors: an official .pt file or the folder of both (default: the run's)",
     )
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `eval` and `play` share."""
+    add_weights_arguments(parser)
     add_optional(
         parser,
         "--test-env",
@@ -201,10 +166,11 @@ def run(args: argparse.Namespace) -> int:
     check_tested(args)
     modes = None if args.modes is None else split_modes(args.modes)
     if args.policy is not None:
-        return _run_policy(args, modes)
-    names = {field.name for field in dataclasses.fields(EvaluationOptions)} - {"modes"}
-    options = EvaluationOptions(modes=modes, **{name: getattr(args, name) for name in names})
-    report, out = evaluate_run(options)
+        report, out = _evaluate_policy(args, modes)
+    else:
+        names = {field.name for field in dataclasses.fields(EvaluationOptions)} - {"modes"}
+        options = EvaluationOptions(modes=modes, **{name: getattr(args, name) for name in names})
+        report, out = evaluate_run(options)
     if args.json:
         print(json.dumps(report, indent=1))
     else:
@@ -212,12 +178,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_policy(args: argparse.Namespace, modes: Sequence[str] | None) -> int:
+def _evaluate_policy(args: argparse.Namespace, modes: Sequence[str] | None) -> tuple[dict[str, Any], Path]:
     from softaug.integrations.any_policy import open_policy
 
     if args.adapt is not None or args.checkpoint != "last":
         raise UserError("--adapt and --checkpoint are for runs; leave them out with --policy")
-    report, out = evaluate_policy(
+    return evaluate_policy(
         open_policy(args.policy),
         policy_settings(args),
         modes=modes,
@@ -228,11 +194,6 @@ def _run_policy(args: argparse.Namespace, modes: Sequence[str] | None) -> int:
         colors=args.colors,
         out=args.out,
     )
-    if args.json:
-        print(json.dumps(report, indent=1))
-    else:
-        _print_table(report, report["results"], out)
-    return 0
 
 
 def _print_table(report: dict[str, Any], rows: Sequence[dict[str, Any]], out: Path) -> None:
@@ -250,7 +211,10 @@ def _print_table(report: dict[str, Any], rows: Sequence[dict[str, Any]], out: Pa
     for name in ("episodes", "decisions"):
         table.add_column(name, justify="right")
     table.add_column("media")
-    for row in _by_mode(rows):
+    modes = [row["mode"] for row in rows]
+    for row in sorted(
+        rows, key=lambda row: modes.index(row["mode"])
+    ):  # with and without adaptation side by side
         cells = [row["mode"], *([("yes" if row["adapt"] else "no")] if adapts else [])]
         cells += [f"{row['mean']:.1f} ± {row['std']:.1f}", str(row["episodes"]), f"{row['decisions']:,}"]
         table.add_row(*cells, row["media"] or "–")
@@ -262,9 +226,3 @@ def _print_table(report: dict[str, Any], rows: Sequence[dict[str, Any]], out: Pa
 
 def _trained(decisions: int | None) -> str:
     return f"{decisions} decisions of training" if decisions else "decisions of training unknown"
-
-
-def _by_mode(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """With and without adaptation side by side."""
-    for mode in dict.fromkeys(row["mode"] for row in rows):
-        yield from (row for row in rows if row["mode"] == mode)

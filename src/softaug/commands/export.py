@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from softaug.commands.eval import RUN_HELP
+from softaug.commands.eval import RUN_HELP, add_optional
 from softaug.evaluation.export import FORMATS, check_format, export_examples, export_policy
 from softaug.evaluation.runs import load_run
 from softaug.files import output_file
@@ -21,13 +21,8 @@ SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", type=Path, help=RUN_HELP)
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="file format")
-    parser.set_defaults(out=None)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=argparse.SUPPRESS,
-        metavar="FILE",
-        help="file to write (default: RUN/policy.onnx or .pt)",
+    add_optional(
+        parser, "--out", type=Path, metavar="FILE", help="file to write (default: RUN/policy.onnx or .pt)"
     )
     parser.add_argument(
         "--checkpoint", default="last", metavar="NAME", help="last, best or a number of decisions"
