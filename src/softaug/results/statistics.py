@@ -67,7 +67,6 @@ def estimate(
     *,
     rng: np.random.Generator,
     replications: int = REPLICATIONS,
-    confidence: float = CONFIDENCE,
 ) -> BootstrapEstimate:
     """`statistic` of all scores together, with a percentile interval from the stratified bootstrap.
 
@@ -75,10 +74,7 @@ def estimate(
     """
     checked = _checked(scores)
     value = float(statistic(np.concatenate(checked)))
-    if min(map(len, checked)) < 2:
-        return BootstrapEstimate(value, None, None)
-    low, high = _interval(statistic(resample(checked, replications, rng)), confidence)
-    return BootstrapEstimate(value, float(low), float(high))
+    return _with_interval(value, checked, lambda: statistic(resample(checked, replications, rng)))
 
 
 def iqm_over_tasks(
@@ -86,7 +82,6 @@ def iqm_over_tasks(
     *,
     rng: np.random.Generator,
     replications: int = REPLICATIONS,
-    confidence: float = CONFIDENCE,
 ) -> BootstrapEstimate:
     """Interquartile mean of the tasks' means, for comparison with tables that give means only.
 
@@ -94,11 +89,12 @@ def iqm_over_tasks(
     """
     checked = _checked(scores)
     value = float(interquartile_mean(np.array([task.mean() for task in checked])))
-    if min(map(len, checked)) < 2:
-        return BootstrapEstimate(value, None, None)
-    means = [task.mean(axis=1) for task in _resampled_tasks(checked, replications, rng)]
-    low, high = _interval(interquartile_mean(np.stack(means, axis=1)), confidence)
-    return BootstrapEstimate(value, float(low), float(high))
+
+    def resampled() -> np.ndarray:
+        means = [task.mean(axis=1) for task in _resampled_tasks(checked, replications, rng)]
+        return interquartile_mean(np.stack(means, axis=1))
+
+    return _with_interval(value, checked, resampled)
 
 
 def resample(scores: Scores, replications: int, rng: np.random.Generator) -> np.ndarray:
@@ -112,7 +108,6 @@ def probability_of_improvement(
     *,
     rng: np.random.Generator,
     replications: int = REPLICATIONS,
-    confidence: float = CONFIDENCE,
 ) -> BootstrapEstimate:
     """How likely a random seed of ours beats one of theirs (ties count half), averaged over tasks.
 
@@ -122,11 +117,11 @@ def probability_of_improvement(
     if len(ours) != len(theirs):
         raise UserError(f"cannot compare {len(ours)} tasks with {len(theirs)}; give the same tasks")
     value = float(_wins([x[None] for x in ours], [y[None] for y in theirs])[0])
-    if min(map(len, [*ours, *theirs])) < 2:
-        return BootstrapEstimate(value, None, None)
-    resampled = _wins(_resampled_tasks(ours, replications, rng), _resampled_tasks(theirs, replications, rng))
-    low, high = _interval(resampled, confidence)
-    return BootstrapEstimate(value, float(low), float(high))
+
+    def resampled() -> np.ndarray:
+        return _wins(_resampled_tasks(ours, replications, rng), _resampled_tasks(theirs, replications, rng))
+
+    return _with_interval(value, [*ours, *theirs], resampled)
 
 
 @dataclass(frozen=True)
@@ -145,15 +140,13 @@ def performance_profile(
     *,
     rng: np.random.Generator,
     replications: int = 2000,
-    confidence: float = CONFIDENCE,
 ) -> Profile:
     """Score distribution with pointwise bootstrap intervals (none where a task has one seed only)."""
     checked = _checked(scores)
     fraction = _fraction_above(np.concatenate(checked), thresholds)
     if min(map(len, checked)) < 2:
         return Profile(thresholds, fraction, None, None)
-    resampled = _fraction_above(resample(checked, replications, rng), thresholds)
-    low, high = _interval(resampled, confidence)
+    low, high = _interval(_fraction_above(resample(checked, replications, rng), thresholds))
     return Profile(thresholds, fraction, low, high)
 
 
@@ -193,7 +186,14 @@ def _fraction_above(pooled: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     return np.stack([(pooled > threshold).mean(axis=-1) for threshold in thresholds], axis=-1)
 
 
-def _interval(resampled: np.ndarray, confidence: float) -> np.ndarray:
+def _with_interval(value: float, scores: Scores, resampled: Callable[[], np.ndarray]) -> BootstrapEstimate:
+    if min(map(len, scores)) < 2:
+        return BootstrapEstimate(value, None, None)
+    low, high = _interval(resampled())
+    return BootstrapEstimate(value, float(low), float(high))
+
+
+def _interval(resampled: np.ndarray) -> np.ndarray:
     """The percentile interval over the first axis: (2, ...)."""
-    outside = (1 - confidence) / 2
+    outside = (1 - CONFIDENCE) / 2
     return np.quantile(resampled, [outside, 1 - outside], axis=0)

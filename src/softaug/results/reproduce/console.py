@@ -75,7 +75,7 @@ def _rich_table(table: TableResult, panel: Panel, group: str) -> Table:
                 next((r.numbers.get(column.method) for r in found if r.label == label), None)
                 for found in references
             ]
-            texts = [formats.published_text(number, digits) for number in numbers]
+            texts = [formats.cell_text(number, digits) for number in numbers]
             by = "  " + label.removeprefix("as reported ").removesuffix("'s authors")
             shown.add_row(*(f"[dim]{text}[/dim]" for text in (by, *texts)))
     return shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from softaug.results.published import PublishedCurve, published_curves
 from softaug.results.records import RunRecord
 from softaug.results.reproduce.collect import Selection, check_same_source, describe_fewer
 from softaug.results.reproduce.curves import choose_curve_media, evaluated_seeds, make_curve
+from softaug.results.reproduce.grids import FigureItem
 from softaug.results.reproduce.tables import BOOTSTRAP_SEED, TableResult
 
 if TYPE_CHECKING:
@@ -105,21 +106,17 @@ def learning_curves(
         raise UserError(
             f"the runs are of the presets {' and '.join(presets)}, which are never mixed; draw one"
         )
-    tasks = tasks or list(dict.fromkeys(record.config.task for record in records))
-    methods = methods or default_labels(records)
-    modes = modes or {mode: mode for mode in default_modes(records)}
-    selection = Selection("", tuple(records), 0)
-    kinds = curve_media(selection, modes, media)
-    curves = collect_curves(selection, tasks, methods, modes, kinds)
-    references = references_for(curves) if published else []
-    said = (
-        *notes,
-        *reference_notes(references),
-        *fewer_notes(selection, tasks, methods, kinds, curves),
+    labels = {record.config.method for record in records}
+    item = FigureItem(
+        "",
+        title,
+        tuple(tasks or dict.fromkeys(record.config.task for record in records)),
+        dict(methods or {name: row.label for name, row in METHODS.items() if name in labels}),
+        dict(modes or {mode: mode for mode in default_modes(records)}),
+        across,
     )
-    return draw_curves(
-        curves, tasks, methods, modes, across=across, title=title, notes=said, references=references
-    )
+    curves, references, said = collect_curves(item, Selection("", tuple(records), 0), media, published)
+    return draw_curves(curves, item, (*notes, *said), references)
 
 
 def reference_notes(references: Sequence[PublishedCurve]) -> list[str]:
@@ -137,79 +134,52 @@ def default_modes(records: Sequence[RunRecord]) -> list[str]:
     return list(dict.fromkeys(["train", *(mode for (_, mode), times in found.items() if times > 1)]))
 
 
-def default_labels(records: Sequence[RunRecord]) -> dict[str, str]:
-    """The records' methods, in the order of the table of methods."""
-    present = {record.config.method for record in records}
-    return {name: row.label for name, row in METHODS.items() if name in present}
-
-
-def curve_media(
-    selection: Selection, modes: Iterable[str], media: str | None = None
-) -> dict[str, str | None]:
-    """mode -> the one kind of test media that all its curves show: `media`, or what most of the runs have."""
-    return {mode: media or choose_curve_media(selection.runs, mode) for mode in modes}
-
-
 def collect_curves(
-    selection: Selection,
-    tasks: Sequence[str],
-    methods: Iterable[str],
-    modes: Iterable[str],
-    media: Mapping[str, str | None],
-) -> list[LearningCurve]:
-    """Every curve that there is. media: mode -> the kind of `curve_media`."""
-    modes = list(modes)
-    for task in tasks:
-        for mode in modes:
+    item: FigureItem, selection: Selection, media: str | None, published: bool
+) -> tuple[list[LearningCurve], list[PublishedCurve], list[str]]:
+    """Every curve that there is, published ones if they are wanted, and what must be said about both.
+
+    media: the one kind of test media that all curves show; None: in each mode what most of the runs have.
+    """
+    kinds = {mode: media or choose_curve_media(selection.runs, mode) for mode in item.modes}
+    for task in item.tasks:
+        for mode, kind in kinds.items():
             tested = [
-                (run, media[mode], (run.facts.get("media") or {}).get(mode))
+                (run, kind, (run.facts.get("media") or {}).get(mode))
                 for run in selection.runs
-                if run.config.task == task and evaluated_seeds([run], mode, media[mode])
+                if run.config.task == task and evaluated_seeds([run], mode, kind)
             ]
             check_same_source(mode, tested)
-    return [
-        curve
-        for task in tasks
-        for method in methods
-        for mode in modes
-        if (runs := selection.of(task, method)) and (curve := make_curve(runs, mode, media[mode])) is not None
-    ]
-
-
-def fewer_notes(
-    selection: Selection,
-    tasks: Sequence[str],
-    methods: Iterable[str],
-    media: Mapping[str, str | None],
-    curves: Sequence[LearningCurve],
-) -> list[str]:
-    """Which curves come from fewer seeds than there are runs."""
-    made = {(curve.mode, curve.task, curve.method): len(curve.seeds) for curve in curves}
-    have = {
-        (mode, task, method): made.get(
-            (mode, task, method), len(evaluated_seeds(selection.of(task, method), mode, media[mode]))
-        )
-        for mode in media
-        for task in tasks
-        for method in methods
+    made = {
+        (mode, task, method): make_curve(selection.of(task, method), mode, kind)
+        for task, method in item.grid
+        for mode, kind in kinds.items()
     }
-    return describe_fewer(selection, have, media, during="during training")
+    curves = [curve for curve in made.values() if curve is not None]
+    have = {
+        (mode, task, method): len(
+            evaluated_seeds(selection.of(task, method), mode, kind)
+            if (curve := made[mode, task, method]) is None
+            else curve.seeds
+        )
+        for mode, kind in kinds.items()
+        for task, method in item.grid
+    }
+    references = references_for(curves) if published else []
+    fewer = describe_fewer(selection, have, kinds, during="during training")
+    return curves, references, [*reference_notes(references), *fewer]
 
 
 def draw_curves(
     curves: Sequence[LearningCurve],
-    tasks: Sequence[str],
-    methods: Mapping[str, str],
-    modes: Mapping[str, str],
-    *,
-    across: bool = False,
-    title: str = "",
-    notes: Sequence[str] = (),
-    references: Sequence[PublishedCurve] = (),
+    item: FigureItem,
+    notes: Sequence[str],
+    references: Sequence[PublishedCurve],
 ) -> Figure:
     """The figure of `learning_curves` from its numbers. references: thin lines in the panels of the training mode;
     they are over frames, so with any the axes are.
     """
+    tasks, methods, modes, across, title = item.tasks, item.methods, item.modes, item.across, item.title
     panels = [(task, mode) for task in tasks for mode in modes] if across else [
         (task, mode) for mode in modes for task in tasks
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -23,15 +24,8 @@ def number(value: float, digits: int) -> str:
     return text[1:] if float(text) == 0 and text.startswith("-") else text
 
 
-def cell_text(cell: ModeResult | None, digits: int) -> str:
+def cell_text(found: ModeResult | PublishedResult | None, digits: int) -> str:
     """``768 ± 38``; one seed has no deviation."""
-    if cell is None:
-        return MISSING
-    spread = "" if cell.std is None else f" ± {number(cell.std, digits)}"
-    return number(cell.mean, digits) + spread
-
-
-def published_text(found: PublishedResult | None, digits: int) -> str:
     if found is None:
         return MISSING
     return number(found.mean, digits) + ("" if found.std is None else f" ± {number(found.std, digits)}")
@@ -75,21 +69,7 @@ def cells_csv(table: TableResult) -> str:
 
 def published_csv(table: TableResult) -> str:
     """Every number of others in the table, with its source."""
-    return write_csv([_published(found) for key in table.cells for found in table.published_for(key)])
-
-
-def _published(found: PublishedResult) -> dict[str, Any]:
-    return {
-        "mode": found.mode,
-        "task": found.task,
-        "method": found.method,
-        "mean": found.mean,
-        "std": found.std,
-        "reported_by": found.reported_by,
-        "source": found.source,
-        "benchmark": found.benchmark,
-        "note": found.note,
-    }
+    return write_csv([dataclasses.asdict(found) for key in table.cells for found in table.published_for(key)])
 
 
 def aggregates_csv(table: TableResult) -> str:
@@ -162,7 +142,7 @@ def text_table(
         marked = [bold.format(t) if c.method in best else t for t, c in zip(ours, columns, strict=True)]
         lines.append([row.label, *marked])
         for reference in table.references(panel, row, group):
-            texts = [published_text(reference.numbers.get(c.method), digits) for c in columns]
+            texts = [cell_text(reference.numbers.get(c.method), digits) for c in columns]
             lines.append([others.format(text) for text in (reference.label, *texts)])
     return ["", *(column.label for column in columns)], lines
 
@@ -233,7 +213,7 @@ def as_json(table: TableResult) -> dict[str, Any]:
         paper = paper_result(*key)
         entry: dict[str, Any] = {"mode": mode, "task": task, "method": method}
         entry["paper"] = None if paper is None else paper._asdict()
-        entry["published"] = [_published(found) for found in table.published_for(key)]
+        entry["published"] = [dataclasses.asdict(found) for found in table.published_for(key)]
         if cell is not None:
             entry |= {
                 "mean": cell.mean,

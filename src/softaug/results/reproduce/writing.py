@@ -14,16 +14,7 @@ from softaug.results.model import LearningCurve
 from softaug.results.reproduce import formats
 from softaug.results.reproduce.collect import Selection, describe_runs
 from softaug.results.reproduce.curves import curve_rows
-from softaug.results.reproduce.figures import (
-    collect_curves,
-    curve_media,
-    draw_curves,
-    fewer_notes,
-    figure_files,
-    profile_figure,
-    reference_notes,
-    references_for,
-)
+from softaug.results.reproduce.figures import collect_curves, draw_curves, figure_files, profile_figure
 from softaug.results.reproduce.grids import ROBOT, ROBOT_MODES, FigureItem, SamplesItem
 from softaug.results.reproduce.latex import latex
 from softaug.results.reproduce.tables import TableResult
@@ -79,34 +70,22 @@ def write_curves(
 
     media: the kind of test media to show; None: in each mode what most runs have. published: as in `learning_curves`.
     """
-    kinds = curve_media(selection, item.modes, media)
-    curves = collect_curves(selection, item.tasks, item.methods, item.modes, kinds)
-    references = references_for(curves) if published else []
+    curves, references, said = collect_curves(item, selection, media, published)
     notes = (
         *([item.remark] if item.remark else []),
         *describe_runs(selection, asked_seeds=asked_seeds),
         *curve_notes(curves, item),
-        *reference_notes(references),
-        *fewer_notes(selection, item.tasks, item.methods, kinds, curves),
+        *said,
     )
-    figure = draw_curves(
-        curves,
-        item.tasks,
-        item.methods,
-        item.modes,
-        across=item.across,
-        title=item.title,
-        notes=notes,
-        references=references,
-    )
+    figure = draw_curves(curves, item, notes, references)
     files: dict[str, str | bytes] = {
         f"{item.name}.{kind}": data for kind, data in figure_files(figure).items()
     }
     rows = curve_rows(curves)
     files[f"{item.name}.csv"] = formats.write_csv(rows)
-    said = "\n".join(f"- {note}" for note in notes)
+    listed = "\n".join(f"- {note}" for note in notes)
     files[f"{item.name}.md"] = (
-        f"# {item.title}\n\n![{item.title}: learning curves]({item.name}.png)\n\n{said}\n"
+        f"# {item.title}\n\n![{item.title}: learning curves]({item.name}.png)\n\n{listed}\n"
     )
     content = {"item": item.name, "preset": selection.preset, "points": rows}
     return WrittenItem(item.name, item.title, _write(files, out), notes, content)
