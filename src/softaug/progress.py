@@ -42,6 +42,7 @@ class LiveScreen:
         self.console = Console(file=stream or sys.stderr, quiet=quiet, highlight=False)
         self.live = self.console.is_terminal and not quiet
         self._last_line = time.monotonic()
+        self._note = ""
         self._live = Live(console=self.console, auto_refresh=auto_refresh, transient=transient)
         if self.live:
             self._live.start()
@@ -49,6 +50,13 @@ class LiveScreen:
     def say(self, text: str) -> None:
         """Prints a persistent line."""
         self.console.print(text, soft_wrap=True, markup=False)
+
+    def note(self, text: str) -> None:
+        """What the work as a whole is doing now: a line if it is new, on a terminal part of what is shown live."""
+        if text != self._note:
+            self._note = text
+            if not self.live:
+                self.say(text)
 
     def show(self, content: RenderableType) -> None:
         """Replaces what is shown live."""

@@ -73,15 +73,11 @@ class SweepDisplay(LiveScreen):
         self._read_at = -READ_SECONDS
         self._settled: dict[int, SweepRow] = {}
         self._told: dict[int, tuple[str, int, float]] = {}
-        self._note = ""
 
     def note(self, text: str) -> None:
-        """What the sweep as a whole is doing now."""
         if text != self._note:
-            self._note = text
-            if not self.live:
-                self.say(text)
             self._read_at = -READ_SECONDS
+        super().note(text)
 
     def refresh(self) -> None:
         """Read the files and show what they say, at most every `READ_SECONDS`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,12 +67,18 @@ def metrics_tail(path: Path) -> list[dict[str, Any]]:
             start = max(0, size - TAIL_BYTES)
             file.seek(start)
             content = file.read()
-    except (
-        OSError
-    ):  # not there yet, or on storage that is unavailable for a short time: it is read again later
+    except OSError:  # not there yet, or on storage that is unavailable for a short time: read again later
         return []
-    whole = content.split(b"\n")[(1 if start else 0) : -1]
-    return [line for line in map(_parsed, whole) if line is not None]
+    return parsed(content.split(b"\n")[(1 if start else 0) : -1])
+
+
+def parsed(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Lines of a ``metrics.jsonl`` without those that are damaged: a run that is resumed right now cuts its file back."""
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def _overall_rate(lines: list[dict[str, Any]], config: Config) -> float | None:
@@ -81,10 +89,3 @@ def _overall_rate(lines: list[dict[str, Any]], config: Config) -> float | None:
     first, last = learning[0], learning[-1]
     decisions, seconds = last["decisions"] - first["decisions"], last["seconds"] - first["seconds"]
     return decisions / seconds if decisions > 0 and seconds > 0 else None
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        return json.loads(line)
-    except ValueError:  # a line being cut back by a run that is resumed right now
-        return None

@@ -28,16 +28,8 @@ class TuneDisplay(LiveScreen):
         """seconds: the time budget of a run; None: its decisions are the budget."""
         super().__init__(quiet=quiet, stream=stream)
         self._seconds = seconds
-        self._note = ""
         self._refreshed = -REFRESH_SECONDS
         self._eta = Eta()
-
-    def note(self, text: str) -> None:
-        """What the study as a whole is doing now."""
-        if text != self._note:
-            self._note = text
-            if not self.live:
-                self.say(text)
 
     def ended(self, study: Any, number: int) -> None:
         """A trial is over."""

@@ -13,13 +13,13 @@ Per task it is normalized to (A - low) / (high - low), and a trial's score is th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from softaug.errors import UserError
+from softaug.sweep.progress import parsed
 from softaug.tasks import ROBOT_TASKS
 
 Axis = Literal["decisions", "seconds"]
@@ -71,7 +71,7 @@ def read_curve(path: Path) -> Curve:
         content = path.read_bytes()
     except OSError:  # not there yet, or on storage that is away for a while
         return Curve()
-    lines = [line for line in map(_parsed, content.split(b"\n")[:-1]) if line is not None]
+    lines = parsed(content.split(b"\n")[:-1])
     if not lines:
         return Curve()
     episodes = [line for line in lines if line["kind"] == "episode"]
@@ -123,10 +123,3 @@ def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
     if not low < high < float("inf") or low == float("-inf"):
         raise UserError(f"--return-range {text} is no range; give LOW,HIGH or TASK=LOW,HIGH, such as 0,1000")
     return task, (low, high)
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        return json.loads(line)
-    except ValueError:  # a line being cut back by a run that is resumed right now
-        return None
