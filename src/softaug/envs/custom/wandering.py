@@ -65,19 +65,6 @@ class Wandering(Distracted):
                 self._direction = -self._direction
             self._position = min(max(position, 0), last)
 
-    def _changed(self, image: np.ndarray) -> np.ndarray:
-        """The image, uint8 (H, W, 3), with new colors and then the video behind."""
-        changed = image.copy()
-        if self._shift is not None and self._scene is None:
-            change = self._shift["body"]
-            if self._mask is not None:
-                change = np.where(self._background(image)[..., None], self._shift["sky"], change)
-            changed = np.clip(np.rint(image + 255 * change), 0, 255).astype(np.uint8)
-        if self._video is not None:
-            video = self._video_frame(*image.shape[:2])
-            np.copyto(changed, video, where=self._background(image)[..., None])
-        return changed
-
     def appearance_state(self) -> dict[str, Any]:
         return {**super().appearance_state(), "direction": self._direction}
 

@@ -186,17 +186,17 @@ class Distracted(gymnasium.Wrapper, RecordConstructorArgs):
         return np.ascontiguousarray(self._changed(image.transpose(1, 2, 0)).transpose(2, 0, 1))
 
     def _changed(self, image: np.ndarray) -> np.ndarray:
-        """The image, uint8 (H, W, 3), with this episode's distractors."""
-        if self._video is not None:
-            changed = image.copy()
-            np.copyto(changed, self._video_frame(*image.shape[:2]), where=self._background(image)[..., None])
-            return changed
+        """The image, uint8 (H, W, 3), with this episode's distractors: new colors, then the video behind."""
+        changed = image
         if self._shift is not None and self._scene is None:
             change = self._shift["body"]
             if self._mask is not None:
                 change = np.where(self._background(image)[..., None], self._shift["sky"], change)
-            return np.clip(np.rint(image + 255 * change), 0, 255).astype(np.uint8)
-        return image
+            changed = np.clip(np.rint(image + 255 * change), 0, 255).astype(np.uint8)
+        if self._video is not None:
+            changed = changed.copy()
+            np.copyto(changed, self._video_frame(*image.shape[:2]), where=self._background(image)[..., None])
+        return changed
 
     def _video_frame(self, height: int, width: int) -> np.ndarray:
         if (height, width) not in self._opened:
