@@ -17,9 +17,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="softaug-tests-state-")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels need it on CUDA
 torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = (
-    "1"  # also in the processes that tests start: other tests run on the other core
-)
+# Also in the processes that tests start: other tests run on the other core.
+os.environ["OMP_NUM_THREADS"] = "1"
 # On the CPU this also fills fresh memory with NaN, so that a read before a write shows.
 torch.use_deterministic_algorithms(True)
 torch.backends.cudnn.allow_tf32 = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -90,6 +91,12 @@ def read_object(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path} is damaged (no JSON object); {remedy}")
     return values
+
+
+def free_bytes(path: Path) -> int:
+    """Free space on the disk where `path` is or will be."""
+    path = path.absolute()
+    return shutil.disk_usage(next(place for place in (path, *path.parents) if place.exists())).free
 
 
 def sync(path: Path) -> None:

@@ -129,11 +129,7 @@ def _contents(kind: str, folder: Path) -> str:
         from softaug.media.video_files import videos_in
 
         return f"{len(videos_in(folder)):,} videos"
-    root = official.find_root(folder)
-    if root is None:
-        raise UserError(
-            f"{folder} has none of DMControl-GB's files (color_easy.pt, video_easy/video0.mp4, ...)."
-        )
+    root = official.require_root(folder)
     counts = [f"{len(official.video_files(root, level))} {level}" for level in official.LEVELS]
     return f"DMControl-GB, {' and '.join(counts)} videos"
 

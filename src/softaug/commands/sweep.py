@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softaug.commands.config_flags import add_config_arguments, given_arguments
+from softaug.files import free_bytes
 from softaug.storage.run_files import RunFiles
 from softaug.sweep import (
     Backend,
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 def dry_run(runs: Sequence[PlannedRun], args: argparse.Namespace) -> int:
     """What would be made, resumed and skipped, with time and disk; nothing is written."""
-    from softaug.sweep.estimate import disk_bytes, estimate, free_bytes, wall_seconds  # imports torch
+    from softaug.sweep.estimate import disk_bytes, estimate, wall_seconds  # imports torch
 
     where = chosen_backend(args)
     threads, workers = where.threads, where.workers or 1
@@ -144,7 +145,7 @@ def dry_run(runs: Sequence[PlannedRun], args: argparse.Namespace) -> int:
         "seconds": seconds,
         "replay_bytes": replays,
         "kept_bytes": kept,
-        "free_bytes": free_bytes(args.out.absolute()),
+        "free_bytes": free_bytes(args.out),
         "runs": [
             {
                 "task": e.run.config.task,

@@ -29,14 +29,8 @@ AT_MOST = {
 }  # fmt: skip
 """Far beyond any use, within what PyTorch, NumPy and the operating system can count."""
 SHARES = (
-    "discount",
-    "critic_tau",
-    "encoder_tau",
-    "soda_tau",
-    "overlay_alpha",
-    "pixel_offset",
-    "sgqn_quantile",
-)
+    "discount", "critic_tau", "encoder_tau", "soda_tau", "overlay_alpha", "pixel_offset", "sgqn_quantile",
+)  # fmt: skip
 POSITIVE = ("actor_lr", "critic_lr", "alpha_lr", "aux_lr", "initial_temperature")
 CHOICES = {
     "replay_memory": ("disk", "ram"), "render": ("exact", "fast", "aliased"),

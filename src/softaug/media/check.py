@@ -97,11 +97,7 @@ def _decode_videos(paths: list[Path], everything: bool) -> dict[str, Any]:
 
 
 def _check_benchmark(folder: Path, everything: bool) -> dict[str, Any]:
-    root = official.find_root(folder)
-    if root is None:
-        raise UserError(
-            f"{folder} has none of DMControl-GB's files (color_easy.pt, video_easy/video0.mp4, ...)."
-        )
+    root = official.require_root(folder)
     # Each level by itself, so that the few easy videos are always checked.
     reports = [_decode_videos(official.video_files(root, level), everything) for level in official.LEVELS]
     report = {key: sum((part[key] for part in reports[1:]), reports[0][key]) for key in reports[0]}

@@ -10,40 +10,12 @@ from softaug.media.interface import VideoSource
 
 DATASET = "davis"
 # The catalogue's archive holds both sets; the benchmark shows the training videos alone, in alphabetical order.
-VALIDATION = frozenset(
-    [
-        "bike-packing",
-        "blackswan",
-        "bmx-trees",
-        "breakdance",
-        "camel",
-        "car-roundabout",
-        "car-shadow",
-        "cows",
-        "dance-twirl",
-        "dog",
-        "dogs-jump",
-        "drift-chicane",
-        "drift-straight",
-        "goat",
-        "gold-fish",
-        "horsejump-high",
-        "india",
-        "judo",
-        "kite-surf",
-        "lab-coat",
-        "libby",
-        "loading",
-        "mbike-trick",
-        "motocross-jump",
-        "paragliding-launch",
-        "parkour",
-        "pigs",
-        "scooter-black",
-        "shooting",
-        "soapbox",
-    ]
-)
+VALIDATION = frozenset((
+    "bike-packing", "blackswan", "bmx-trees", "breakdance", "camel", "car-roundabout", "car-shadow", "cows",
+    "dance-twirl", "dog", "dogs-jump", "drift-chicane", "drift-straight", "goat", "gold-fish", "horsejump-high",
+    "india", "judo", "kite-surf", "lab-coat", "libby", "loading", "mbike-trick", "motocross-jump",
+    "paragliding-launch", "parkour", "pigs", "scooter-black", "shooting", "soapbox",
+))  # fmt: skip
 
 
 def background_videos(videos: str | Path | Sequence[str | Path] | None = None) -> VideoSource:

@@ -37,6 +37,16 @@ def find_root(folder: Path) -> Path | None:
     return None
 
 
+def require_root(folder: Path) -> Path:
+    """`find_root`, or a `UserError` if there are none of the files."""
+    root = find_root(folder)
+    if root is None:
+        raise UserError(
+            f"{folder} has none of DMControl-GB's files (color_easy.pt, video_easy/video0.mp4, ...)."
+        )
+    return root
+
+
 def video_files(root: Path, level: str) -> list[Path]:
     """The official videos of a level that exist, in the order of their numbers."""
     check_level(level)

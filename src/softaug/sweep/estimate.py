@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -267,10 +266,3 @@ def _mean_seconds(call: Callable[[], Any], *, at_least: int, agent: Agent) -> fl
     if agent.device.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - begun) / calls
-
-
-def free_bytes(directory: Path) -> int:
-    """Free space where `directory` is or will be."""
-    while not directory.exists():
-        directory = directory.parent
-    return shutil.disk_usage(directory).free

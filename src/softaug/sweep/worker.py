@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from softaug.config import Config
 from softaug.errors import UserError
+from softaug.files import read_object
 from softaug.storage.run_files import RunFiles
 from softaug.sweep.supervise import EXIT_DIVERGED, EXIT_FAILED, EXIT_INTERRUPTED
 
@@ -63,10 +63,9 @@ def _train(config: Config, directory: Path, threads: int) -> int:
 
 
 def _threads_before(directory: Path) -> int | None:
-    from softaug.training.preparation import read_json
-
     files = RunFiles(directory)
-    facts: dict[str, Any] = read_json(files.facts) if files.facts.is_file() else {}
+    remedy = "restore it or start a new run"
+    facts = read_object(files.facts, remedy) if files.facts.is_file() else {}
     threads = facts.get("threads")
     return threads if isinstance(threads, int) and threads > 0 else None
 

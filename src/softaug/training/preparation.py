@@ -22,7 +22,7 @@ from softaug.config import Config, read_config, write_config
 from softaug.config.comparing import differences
 from softaug.envs.factory import media_facts
 from softaug.errors import UserError
-from softaug.files import write_atomically
+from softaug.files import free_bytes, read_object, write_atomically
 from softaug.learning.replay import DamagedReplay, Replay, has_checksums
 from softaug.media import ImageSource
 from softaug.storage import checkpoint
@@ -33,6 +33,7 @@ from softaug.versions import versions
 EPISODE_FRAMES = 1000  # every task of the suite
 LOCK_SECONDS = 2.0
 """Time to wait for the lock: a helper process being started may hold it for some milliseconds after a SIGKILL."""
+REMEDY = "restore it or start a new run"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PERMANENT_FACTS = ("versions", "git_commit", "device", "threads", "media", "gl_renderer")
 
@@ -86,23 +87,10 @@ def reopen_run(path: Path, config: Config) -> RunDirectory:
     return RunDirectory(path)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """One of a run's JSON files."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); restore it or start a new run") from None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is damaged (no JSON object); restore it or start a new run")
-    return values
-
-
 def read_final_eval(run: RunDirectory) -> dict[str, Any]:
     """The last evaluation of a finished run, as the arguments of `softaug.training.run.Result`."""
     try:
-        final = read_json(run.final_eval)
+        final = read_object(run.final_eval, REMEDY)
         counts = {name: final[name] for name in ("decisions", "frames", "updates")}
         tables = {"evaluation": final["modes"], "adapted": final["adapted"]}
         if not all(type(count) is int for count in counts.values()) or not all(
@@ -130,7 +118,7 @@ def _is_table(modes: Any) -> bool:
 
 def changed_facts(run: RunDirectory, facts: dict[str, Any]) -> list[str]:
     """What is not as it was when the run began and may change its numbers, one sentence part each."""
-    before = read_json(run.facts)
+    before = read_object(run.facts, REMEDY)
     return [
         f"{name} {facts[name]} (was {before.get(name)})"
         for name in PERMANENT_FACTS
@@ -174,7 +162,7 @@ def check_disk(run: Path, config: Config, sizes: dict[str, Any]) -> None:
     copies = 1 if config.replay_memory == "disk" else config.keep_checkpoints + 1
     have = sum(file.stat().st_blocks * 512 for file in RunFiles(run).replay.glob("*"))
     needed = Replay.disk_bytes(**sizes) * copies - have
-    free = shutil.disk_usage(_existing(run.absolute())).free
+    free = free_bytes(run)
     if needed > free:
         raise UserError(
             f"the replay needs {needed / 1e9:.1f} GB of disk, but {run} has {free / 1e9:.1f} GB free; "
@@ -274,10 +262,6 @@ def all_media(config: Config, images: ImageSource | None) -> dict[str, Any]:
         if (facts := media_facts(config, mode)) is not None:
             media[mode] = facts
     return media
-
-
-def _existing(path: Path) -> Path:
-    return path if path.exists() else _existing(path.parent)
 
 
 def _lock(path: Path) -> IO[str]:

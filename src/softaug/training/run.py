@@ -22,6 +22,7 @@ from softaug.envs.custom.loading import MakeEnv
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import EnvFactory
+from softaug.files import read_object
 from softaug.interrupt import Interrupt
 from softaug.learning.agent import choose_device, make_agent
 from softaug.learning.memory import check_memory, keep_freed_memory
@@ -178,7 +179,7 @@ def open_log(config: Config, run: preparation.RunDirectory, tree: dict[str, Any]
     counters = Counters(**tree["counters"]) if tree is not None else Counters()
     sinks: list[log.Sink] = []
     if config.wandb:
-        run_id = preparation.read_json(run.facts)["run_id"]
+        run_id = read_object(run.facts, preparation.REMEDY)["run_id"]
         sinks.append(
             log.WeightsAndBiases(config.wandb, name=run.path.name, run_id=run_id, config=config.to_json())
         )
