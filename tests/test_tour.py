@@ -173,3 +173,11 @@ def test_quality_falls_until_the_file_fits(suffix: str, tmp_path: Path) -> None:
     bound = free * 3 // 4
     assert save_animation(tmp_path / f"bound{suffix}", frames, fps=10, most_bytes=bound) <= bound
     assert io.BytesIO((tmp_path / f"bound{suffix}").read_bytes()).read(4)
+
+
+@pytest.mark.slow
+def test_an_episode_is_filmed_whether_its_method_crops_or_not(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "episode.mp4"
+    assert main(["play", str(run), "--large", "--size", "64", "--out", str(out)]) == 0
+    with av.open(out) as video:
+        assert next(video.decode(video=0)).height >= 64

@@ -6,7 +6,6 @@ With ``--tour``, several agents side by side while the appearance changes from m
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from softaug.evaluation.recording import Filmed, Recorder
 from softaug.evaluation.run_evaluation import check_adapt, check_modes, with_media
 from softaug.evaluation.runs import Run, load_run
 from softaug.evaluation.tour import MODES as TOUR_MODES
-from softaug.evaluation.tour import TourFrame, check_tour, play_tour
+from softaug.evaluation.tour import TourFrame, check_tour, play_tour, scene_config
 from softaug.files import output_file
 from softaug.media.comparability import media_note
 from softaug.progress import Bars
@@ -163,11 +162,11 @@ def _play(args: argparse.Namespace) -> int:
 
         def filmed(mode: str, seed: int) -> gymnasium.Env:
             config = trained.config
-            crop_size = min(config.crop_size, args.size)
-            larger = dataclasses.replace(config, image_size=args.size, crop_size=crop_size, frame_stack=1)
             # Of the user's own world there is one only (it may be a robot): its camera's image is shown large.
             own = args.large and config.own_env
-            large = ConfigEnvs(larger)(mode, seed) if args.large and not own else None
+            large = (
+                ConfigEnvs(scene_config(config, args.size))(mode, seed) if args.large and not own else None
+            )
             small = ConfigEnvs(config)(mode, seed)
             return Filmed(small, large, recorder, size=args.size, crop_size=config.crop_size, full_frame=own)
 

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from softaug.config import Config
 from softaug.envs.factory import ConfigEnvs
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
@@ -51,6 +52,12 @@ def check_tour(run: Run) -> None:
         )
 
 
+def scene_config(config: Config, size: int) -> Config:
+    """A config whose environments show the scenes of `config`'s in frames of `size` pixels, one by one."""
+    # Nothing crops them; methods that do not crop at all refuse a smaller crop.
+    return dataclasses.replace(config, image_size=size, crop_size=size, frame_stack=1)
+
+
 def play_tour(
     run: Run, modes: Sequence[str], seed: int, *, size: int, decisions: int | None = None, adapt: bool = False
 ) -> Iterator[TourFrame]:
@@ -60,8 +67,7 @@ def play_tour(
     """
     check_tour(run)
     config = run.config
-    # Nothing crops what the camera shows; some methods do not crop at all, and refuse two sizes.
-    large = dataclasses.replace(config, image_size=size, crop_size=size, frame_stack=1)
+    large = scene_config(config, size)
     env_seed, policy_seed = Task("train", 0).seeds(seed)
     policy = run.policy(adapt)()
     policy.begin_episode(policy_seed)
