@@ -397,11 +397,27 @@ def distances(page: Any) -> list[list[float]]:
         [...reading.querySelectorAll('.distance output')].map((output) => Number(output.textContent)))""")
 
 
+def test_a_frame_that_cannot_be_drawn_is_left_out(page: Any, opened: Opened) -> None:
+    page.evaluate("""() => {
+        const decode = window.createImageBitmap;
+        window.createImageBitmap = async () => { window.createImageBitmap = decode; throw new Error("damaged"); };
+    }""")
+    before = number(page, "frame")
+    page.click("#step")
+    while not any("could not be drawn" in text for text in opened.complaints):
+        page.wait_for_timeout(100)  # in which the browser's messages arrive
+    page.click("#step")
+    until(page, f"Number(document.body.dataset.frame) > {before}")
+    opened.complaints.clear()
+
+
 def test_the_page_survives_a_restart_of_the_server(opened: Opened, serving: Serving) -> None:
     """The last test: with the same token it goes on by itself, with another it says what to do."""
     page = opened.page
     token = serving.lab.token
     slide(page, "roll", 33)
+    page.click("#record")
+    page.click("#start-test")
     serving.stop()
     until(
         page, "document.getElementById('message').textContent.includes('connection to softaug lab is lost')"
@@ -409,6 +425,8 @@ def test_the_page_survives_a_restart_of_the_server(opened: Opened, serving: Serv
     serving.start(token)
     until(page, "document.body.dataset.state === 'open' && document.body.dataset.frame")
     assert page.input_value("#set-roll") == "33"
+    # The recording and the evaluation ended with the server.
+    assert page.inner_text("#record") == "Record" and page.is_enabled("#start-test")
     serving.stop()
     serving.start()
     until(page, "document.getElementById('message').textContent.includes('started anew')")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import multiprocessing
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +17,11 @@ import pytest
 from lab_agents import tiny_lab_agent
 
 from softaug.lab import page as page_module
+from softaug.lab import recordings
 from softaug.lab import session as session_module
 from softaug.lab.live_env import Push
 from softaug.lab.page import Page
+from softaug.lab.recordings import VIDEO_FILE
 from softaug.lab.session import Session
 from softaug.lab.settings import Settings
 from softaug.lab.worker import Answer, Ready, Request, Step, Stepped
@@ -270,6 +275,68 @@ def test_one_recording_is_written_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp
         await until(lambda: not page._writing)
         send("record", value=True)
         await until(lambda: page._recording is not None)
+
+    run_page(monkeypatch, tmp_path, act)
+
+
+def write_without_an_end(recording: Any, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    while True:
+        (folder / VIDEO_FILE).write_bytes(b"begun")
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_page_that_is_closed_while_its_recording_is_written_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, begun: bool
+) -> None:
+    """Neither a process nor a file, also if the process was only about to start."""
+    monkeypatch.setattr(recordings, "write", write_without_an_end)
+    before = set(multiprocessing.active_children())
+
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        send("record", value=True)
+        send("step", number=1)
+        await until(lambda: page._recording is not None and page._recording.ticks)
+        send("record", value=False)
+        await until(lambda: page._writing)
+        await until(lambda: not begun or [*tmp_path.glob(f"recordings/*/{VIDEO_FILE}")])
+
+    run_page(monkeypatch, tmp_path, act)
+    assert set(multiprocessing.active_children()) <= before
+    assert not [*tmp_path.glob("recordings/*")]
+
+
+class InstantProcess:
+    """In place of a process that writes a recording."""
+
+    exitcode = 0
+
+    def __init__(self, args: tuple[Any, Path], **options: Any) -> None:
+        self._folder = args[1]
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True)
+
+    def is_alive(self) -> bool:
+        return False
+
+
+def test_a_page_keeps_a_few_recordings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(
+        page_module.multiprocessing, "get_context", lambda kind: SimpleNamespace(Process=InstantProcess)
+    )
+
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        for number in range(1, page_module.KEPT_RECORDINGS + 4):
+            send("record", value=True)
+            send("step", number=number)
+            await until(lambda: page._recording is not None and page._recording.ticks)
+            send("record", value=False)
+            await until(lambda: sum(text.get("state") == "done" for text in socket.texts) == number)  # noqa: B023
+        kept = {path.name for path in tmp_path.glob("recordings/*")}
+        done = [text["files"][VIDEO_FILE] for text in socket.texts if text.get("state") == "done"]
+        assert kept == {name.split("/")[1] for name in done[-page_module.KEPT_RECORDINGS :]}
 
     run_page(monkeypatch, tmp_path, act)
 

@@ -424,6 +424,20 @@ def test_images_and_videos_are_decoded_into_the_folder(serving: Serving) -> None
     assert not list(serving.folder.glob("upload-*"))  # nothing else is left
 
 
+def test_images_of_every_depth_keep_their_brightness(tmp_path: Path) -> None:
+    greys = np.repeat(np.linspace(0, 65535, 64).astype(np.uint16)[None], 64, axis=0)
+    made = {
+        "16 bits": Image.fromarray(greys),
+        "8 bits": Image.fromarray((greys // 256).astype(np.uint8)),
+        "palette": Image.fromarray((greys // 256).astype(np.uint8)).convert("P"),
+    }
+    for name, image in made.items():
+        image.save(tmp_path / name, "PNG")
+        decoded = uploads.decode_image(tmp_path / name, "image/png")[0]
+        assert decoded[:, :20].max() < 40 and 100 < decoded[:, 128].mean() < 155, name
+        assert decoded[:, -20:].min() > 215, name
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "said"),
     [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import io
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from softaug.envs.factory import ConfigEnvs
 from softaug.envs.observations import newest_frame
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import Task, evaluate
+from softaug.lab import worker
 from softaug.lab.backdrops import UPLOAD_SIZE, Backdrops
 from softaug.lab.images import grow
 from softaug.lab.live_env import SCENE_SIZE, Push
@@ -315,6 +318,55 @@ def test_an_evaluation_of_a_mode_is_what_eval_measures(folder: Path) -> None:
     assert not np.array_equal(env.reset(seed=seed)[0], plain.reset(seed=seed)[0])
     env.close()
     plain.close()
+
+
+def test_what_is_opened_stays_bounded_over_modes_videos_and_episodes(folder: Path) -> None:
+    """The environments of modes that were left are gone, and so are all but a few videos."""
+    backdrops = Backdrops(folder)
+    world = SuiteWorld(tiny_lab_agent().config, backdrops)
+    left = []
+    for number, mode in enumerate(("video_hard", "train", "video_easy")):
+        left.append(weakref.ref(world._live))
+        started(world, number, mode=mode).scene()
+    assert [reference() for reference in left] == [None] * 3
+
+    videos = []
+    for number in range(5):  # in one mode, whose own video is another one in each episode
+        started(world, number, mode="video_easy", background="hard", video=number).scene()
+        shown = [world._live._large_video[1], *backdrops._opened.values()]
+        videos += [weakref.ref(video) for video in shown]
+    del shown
+    gc.collect()
+    different = {id(video): video for video in videos}.values()
+    assert len(different) == 15  # the mode's and two sizes of the background's
+    assert sum(video() is not None for video in different) <= 6
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "replaces"),
+    [
+        ({"hue": 40.0}, False),
+        ({"azimuth": 10.0}, False),
+        ({"mode": "video_easy"}, True),
+        ({"seed": 8}, True),
+        ({"background": "hard"}, True),
+        ({"background": "hard", "video": 3}, True),
+    ],
+)
+def test_memory_is_returned_when_something_large_was_replaced(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], replaces: bool
+) -> None:
+    """And not otherwise, because it takes a while."""
+    before = Settings(background="hard" if "video" in change else "none")
+    agent.answer(Request(before, reset=True))
+    agent.tidy()
+    calls: list[None] = []
+    monkeypatch.setattr(worker, "return_free_memory", lambda: calls.append(None))
+    agent.answer(Request(before.with_changes(change)))
+    agent.tidy()
+    agent.tidy()
+    assert len(calls) == replaces
 
 
 def test_robot_push_has_the_same_controls(folder: Path) -> None:

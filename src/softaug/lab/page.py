@@ -42,6 +42,8 @@ END_SECONDS = 0.7
 """How long the end of an episode stays on the page."""
 WEBCAM_BYTES = 256 * 2**10
 RECORDING_SECONDS = 300.0
+KEPT_RECORDINGS = 5
+"""A page offers the newest one; those before it may still be downloading."""
 MISUNDERSTOOD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What a message may raise that has another form than the page's own."""
 
@@ -104,6 +106,8 @@ class Page:
             self._episodes.close()
         # Ends the processes, which also ends a tick that waits for them.
         await asyncio.get_running_loop().run_in_executor(None, self._session.close)
+        # They have been cancelled, and end their processes.
+        await asyncio.gather(*self._jobs, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
         for folder in self._recorded:
             shutil.rmtree(folder, ignore_errors=True)
@@ -376,19 +380,24 @@ class Page:
         name = secrets.token_urlsafe(9)
         folder = self._folder / "recordings" / name
         self._recorded.append(folder)
+        while len(self._recorded) > KEPT_RECORDINGS:
+            shutil.rmtree(self._recorded.pop(0), ignore_errors=True)
         process = multiprocessing.get_context("spawn").Process(
             target=recordings.write, args=(recording, folder), daemon=True, name="softaug-lab"
         )
+        starting = asyncio.ensure_future(self._in_thread(process.start))
         try:
-            await self._in_thread(process.start)
+            await asyncio.shield(starting)
             # Without a thread: those that a page has are for its agents.
             end = time.monotonic() + RECORDING_SECONDS
             while process.is_alive() and time.monotonic() < end:
                 await asyncio.sleep(0.1)
         finally:
             self._writing = False
+            await starting  # the page may be closed before the process is there to be ended
             if process.is_alive():
                 process.kill()
+                await self._in_thread(process.join)
         if process.exitcode != 0:
             self._say("recording", state="none")
             raise UserError("the recording could not be written; the terminal of the server says why")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -20,3 +22,16 @@ def start_process(target: Callable[..., None], *args: Any) -> tuple[Connection, 
         process.start()
     theirs.close()
     return ours, process
+
+
+def return_free_memory() -> None:
+    """Return what was freed to the system, where the C library can (glibc).
+
+    It would keep the memory of an environment or a video that is gone, tens of MB each, in pieces that the next one seldom fits
+    into.
+    """
+    if sys.platform != "linux":
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

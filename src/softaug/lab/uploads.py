@@ -109,8 +109,11 @@ def decode_image(source: Path, kind: str) -> np.ndarray:
 
     Image.MAX_IMAGE_PIXELS = MAX_PIXELS // 2  # Pillow refuses twice as many
     try:
-        with Image.open(source, formats=(IMAGE_KINDS[kind],)) as image:
-            return square(ImageOps.exif_transpose(image), UPLOAD_SIZE)[None]
+        with Image.open(source, formats=(IMAGE_KINDS[kind],)) as opened:
+            image = ImageOps.exif_transpose(opened)
+        if image.mode.startswith("I"):  # grey with 16 bits, of which Pillow would make white
+            image = Image.fromarray((np.asarray(image) // 256).clip(0, 255).astype(np.uint8))
+        return square(image, UPLOAD_SIZE)[None]
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         # Without the library's own words: they name the temporary file.
         raise UserError(f"it is damaged, too large or no {IMAGE_KINDS[kind]} image") from None

@@ -21,7 +21,7 @@ from softaug.interrupt import how_it_ended
 from softaug.lab.agents import LabAgent
 from softaug.lab.backdrops import Backdrops
 from softaug.lab.live_env import Push
-from softaug.lab.processes import start_process
+from softaug.lab.processes import return_free_memory, start_process
 from softaug.lab.settings import Settings
 from softaug.lab.worlds import Place, World
 
@@ -113,6 +113,7 @@ class Agent:
         self._taken: np.ndarray | None = None
         self._pushed = True
         self._frame_size = agent.config.image_size
+        self._replaced = False
 
     def ready(self) -> Ready:
         self._begin(Settings())
@@ -133,6 +134,12 @@ class Agent:
             self.step(request.step)
         return self._state(request)
 
+    def tidy(self) -> None:
+        """To be called after each answer: return the memory of environments and videos that it has replaced."""
+        if self._replaced:
+            self._replaced = False
+            return_free_memory()
+
     def step(self, step: Step) -> Stepped:
         """Nothing if the episode is over."""
         self._pushed = self._world.push(step.push)
@@ -151,6 +158,8 @@ class Agent:
             anew = self._world.apply(settings) or anew
         if anew:
             self._begin(settings)
+        if anew or self._settings is None or _opened_by(settings) != _opened_by(self._settings):
+            self._replaced = True
         self._settings = settings
         if request.place is not None:
             self._world.go_to(request.place)
@@ -205,6 +214,11 @@ class Agent:
             pushed=self._pushed,
             place=None if place is None else {**place, "total": self._total},
         )
+
+
+def _opened_by(settings: Settings) -> tuple[Any, ...]:
+    """The settings for which an environment or a video is opened."""
+    return settings.mode, settings.background, settings.video, settings.upload
 
 
 class AgentLost(UserError):
@@ -280,6 +294,7 @@ def _work(connection: Connection, agent: LabAgent, backdrops: Backdrops) -> None
                 connection.send(mine.step(request) if isinstance(request, Step) else mine.answer(request))
             except UserError as error:
                 connection.send(error)
+            mine.tidy()  # only now, as it takes time that nobody has to wait for
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the page is closed
     except UserError as error:

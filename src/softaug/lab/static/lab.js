@@ -19,9 +19,11 @@ let recording = false;
 
 const connection = new Connection({
   hello: () => {
-    // Another session, which counts anew.
+    // Another session: it counts anew, and knows nothing of a recording or an evaluation of the one before.
     waiting = null;
     asked = 0;
+    handlers.recording({ state: "none" });
+    if ($("start-test").disabled) handlers.test_stopped();
     for (const name of ["asked", "change", "frame"]) delete document.body.dataset[name];
     return { query, at: places };
   },
@@ -129,6 +131,8 @@ function showFrame(buffer) {
     document.body.dataset.frame = header.number;
     document.body.dataset.change = header.change;
     if (header.agents.some((agent) => !agent.pushed)) say("There is no body at this point: drag the robot.", 2500);
+  }).catch((error) => {
+    console.error("a frame could not be drawn", error); // the next one may well be
   }).finally(() => send({ type: "ack", number: header.number }));
 }
 
