@@ -59,7 +59,7 @@ def test_ratios_are_taken_side_by_side():
 
 def test_tables_fit_a_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    rows = [row("train", decision=123.45), row("video_hard", decision=123.45)]
+    rows = [row("train", decision=123.45), row("screen_color_video_hard", decision=123.45)]
     for measured in rows:
         measured.frames_per_second = {1: 1234.0, 2: 2345.0}
     result = {
@@ -79,7 +79,7 @@ def test_tables_fit_a_terminal(capsys, monkeypatch):
     }
     bench.show(result)
     printed = capsys.readouterr().out
-    assert "…" not in printed and "video_hard" in printed and "2345" in printed
+    assert "…" not in printed and "screen_color" in printed and "2345" in printed
 
 
 @pytest.mark.parametrize("options", ["--tasks walker_fly", "--modes video", "--decisions 0", "--workers 0"])

@@ -305,24 +305,28 @@ def show(result: dict[str, Any]) -> None:
     workers = sorted({n for row in result["rows"] for n in row["frames_per_second"]})
     table = Table(
         title=f"ms per decision in total and in parts, and per reset (100x100, {machine['gl']}, {machine['cpus']} CPUs)",
-        caption="physics: dm_control steps; x train, CPU: a decision's time and processor time relative to train's"
+        caption="physics: dm_control steps; ratio, CPU: a decision's time and processor time relative to train's"
         + ("; f/s xN: env steps per second, N workers" if workers else ""),
         box=box.SIMPLE_HEAD,
         padding=0,
         show_edge=False,
     )
-    table.add_column("task, mode", no_wrap=True)
-    parts = (label for label, _ in PARTS)
-    for name in ["total", "x train", "CPU", *parts, "reset", *(f"f/s x{n}" for n in workers)]:
+    table.add_column("task, mode", overflow="fold")  # the longest names in two lines
+    labels = [label for label, _ in PARTS]
+    for name in ["total", "ratio", "CPU", *labels, "reset", *(f"f/s x{n}" for n in workers)]:
         table.add_column(name, justify="right", no_wrap=True)
     previous = None
     for row in result["rows"]:
         if row["task"] != previous:
             table.add_row(f"[bold]{row['task']}[/]")
-        ratios = [row["decision_vs_train"], row["processor_vs_train"]]
-        times = [row["decision"], *ratios, *(row[part] for _, part in PARTS), row["reset"]]
+        ratios = [
+            "" if r is None else f"{r:.2f}" for r in (row["decision_vs_train"], row["processor_vs_train"])
+        ]
+        parts = [f"{row[part]:.1f}" for _, part in PARTS]
         speeds = [f"{row['frames_per_second'][n]:.0f}" for n in workers]
-        table.add_row(f"  {row['mode']}", *("" if t is None else f"{t:.2f}" for t in times), *speeds)
+        table.add_row(
+            f"  {row['mode']}", f"{row['decision']:.1f}", *ratios, *parts, f"{row['reset']:.1f}", *speeds
+        )
         previous = row["task"]
     console.print(table)
 
