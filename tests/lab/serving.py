@@ -49,7 +49,7 @@ class Serving:
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(120)  # ending processes takes its time on a busy machine
         assert not self._thread.is_alive()
 
 

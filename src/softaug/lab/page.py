@@ -30,6 +30,7 @@ from softaug.lab import recordings
 from softaug.lab.agents import LabAgent
 from softaug.lab.episodes import Episodes
 from softaug.lab.live_env import Push
+from softaug.lab.processes import return_free_memory
 from softaug.lab.session import Session, Snapshot
 from softaug.lab.settings import APPEARANCE_FIELDS, FIELDS, schema, surprise
 from softaug.lab.worker import AgentLost
@@ -376,7 +377,8 @@ class Page:
         self._start(self._write_recording(recording))
 
     async def _write_recording(self, recording: recordings.Recording) -> None:
-        self._say("recording", state="writing", frames=len(recording.ticks))
+        frames = len(recording.ticks)
+        self._say("recording", state="writing", frames=frames)
         name = secrets.token_urlsafe(9)
         folder = self._folder / "recordings" / name
         self._recorded.append(folder)
@@ -388,6 +390,9 @@ class Page:
         starting = asyncio.ensure_future(self._in_thread(process.start))
         try:
             await asyncio.shield(starting)
+            # The process has its own copy; minutes of images are tens of MB.
+            recording.ticks.clear()
+            return_free_memory()
             # Without a thread: those that a page has are for its agents.
             end = time.monotonic() + RECORDING_SECONDS
             while process.is_alive() and time.monotonic() < end:
@@ -402,7 +407,7 @@ class Page:
             self._say("recording", state="none")
             raise UserError("the recording could not be written; the terminal of the server says why")
         files = {file: f"files/{name}/{file}" for file in recordings.FILES}
-        self._say("recording", state="done", files=files, frames=len(recording.ticks))
+        self._say("recording", state="done", files=files, frames=frames)
 
 
 def frame_message(snapshot: Snapshot) -> bytes:
