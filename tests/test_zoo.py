@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,19 @@ def test_an_unknown_name_is_one_sentence(policy: Path, name: str, match: str) ->
         load_run(f"zoo:{name}")
 
 
+def test_modes_of_other_benchmarks_are_listed_in_a_table_of_their_own(
+    policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"mode": mode, "mean": mean, "note": ""} for mode, mean in [("train", 111.0), ("rotate_hard", 222.0)]
+    ]
+    rewrite_results(policy, results=rows)
+    assert main(["zoo", "list"]) == 0
+    first, second = re.split("─+", capsys.readouterr().out)[1:]
+    assert (first.count(NAME), "111" in first, "222" in first) == (1, True, False)
+    assert (second.count(f" {NAME} "), "222" in second, "111" in second) == (1, True, False)
+
+
 def test_a_folder_next_to_others_is_not_taken_for_a_policy(here: Path) -> None:
     Path("zoo", "notes").mkdir(parents=True)
     with pytest.raises(UserError, match="none at all"):
@@ -304,6 +318,10 @@ def test_the_list(policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     table = capsys.readouterr().out
     for word in (NAME, "color_hard", "120", f"{listed['results'][0]['mean']:.0f}"):
         assert word in table
+    monkeypatch.setenv("COLUMNS", "60")  # room for modes on two lines, but not for task and method
+    assert main(["zoo", "list"]) == 0
+    table = capsys.readouterr().out
+    assert NAME in table and "color_hard" not in table and "color_" in table and "task" not in table
     spoil(policy / "results.json")
     assert main(["zoo", "list"]) == 0
     said = capsys.readouterr()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from softaug.envs.modes import BENCHMARK_MODES
 from softaug.errors import UserError
 from softaug.zoo import PolicyFolder, locate, names
 from softaug.zoo.places import HUB, ZOO, check_policy_name
 
 ADVISED_BYTES = 1_000_000
 """Larger weights are published too, but make a repository of many policies heavy."""
-WIDE = 110
-"""Columns of a terminal that has room for everything."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,22 +70,13 @@ def _list(args: argparse.Namespace) -> int:
         print("there is no policy yet; make one from a run with: softaug zoo add RUN")
         return 0
     modes = list(dict.fromkeys(row["mode"] for results in policies.values() for row in results["results"]))
+    benchmark = {mode.name for mode in BENCHMARK_MODES}
     console = Console(highlight=False)
-    # Most names say task and method; a narrow terminal then has room for the returns.
-    named_alike = all(name == f"{about['task']}-{about['method']}" for name, about in policies.items())
-    narrow = console.width < WIDE
-    facts = () if narrow and named_alike else ("task", "method")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("name", *facts):
-        table.add_column(title, no_wrap=title == "name", overflow="fold")
-    for title in ("decisions", *modes):
-        shown = title.replace("_", "_\n") if narrow else title
-        table.add_column(escape(shown), justify="right", overflow="fold")
-    for name, results in policies.items():
-        means = [_mean(results["results"], mode) for mode in modes]
-        said = (name, *(results[fact] for fact in facts), f"{results['decisions']:,}")
-        table.add_row(*map(escape, said), *means)
-    console.print(table)
+    # One table of all modes would be too wide for any terminal.
+    for group in ([m for m in modes if m in benchmark], [m for m in modes if m not in benchmark]):
+        tested = {name: about for name, about in policies.items() if _means(about, group)}
+        if tested:
+            console.print(_table(tested, group, console))
     rows = [row for results in policies.values() for row in results["results"]]
     for note in sorted({row["note"] for row in rows if row["note"]}):
         console.print(note, markup=False)
@@ -95,9 +86,32 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _mean(rows: list[dict[str, Any]], mode: str) -> str:
-    """The mean return in `mode`; of several results (with and without adaptation, other media) the first."""
-    return next((f"{row['mean']:.0f}" for row in rows if row["mode"] == mode), "–")
+def _means(results: dict[str, Any], modes: Sequence[str]) -> dict[str, float]:
+    """The mean return per mode; of several results (with and without adaptation, other media) the first."""
+    rows = reversed(results["results"])
+    return {row["mode"]: row["mean"] for row in rows if row["mode"] in modes}
+
+
+def _table(policies: dict[str, dict[str, Any]], modes: Sequence[str], console: Console) -> Table:
+    """The widest of these that fits: with task and method, with modes on two lines, or without what most names say."""
+    named_alike = all(name == f"{about['task']}-{about['method']}" for name, about in policies.items())
+    for facts, title in [
+        (("task", "method"), lambda mode: mode),
+        (("task", "method"), lambda mode: mode.replace("_", "_\n")),
+        (() if named_alike else ("task", "method"), lambda mode: mode.replace("_", "_\n")),
+    ]:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for fact in ("name", *facts):
+            table.add_column(fact, no_wrap=fact == "name", overflow="fold")
+        for column in ("decisions", *modes):
+            table.add_column(escape(title(column)), justify="right", overflow="fold")
+        for name, about in policies.items():
+            means = _means(about, modes)
+            said = (name, *(about[fact] for fact in facts), f"{about['decisions']:,}")
+            table.add_row(*map(escape, said), *(f"{means[m]:.0f}" if m in means else "–" for m in modes))
+        if console.measure(table, options=console.options.update(width=1000)).maximum <= console.width:
+            break
+    return table
 
 
 def _get(args: argparse.Namespace) -> int:
