@@ -20,7 +20,7 @@ from softaug.learning.networks import (
     Actor,
     Critic,
     Encoder,
-    FrameStack,
+    PerFrameTrunk,
     ema_update,
     feature_shape,
     initialise,
@@ -206,7 +206,7 @@ def test_a_still_scene_shows_no_motion(device):
     encoder, _ = make_encoders(tiny_method("sac", frame_stack=3, frame_layers=1), 9)
     encoder, frame = encoder.to(device), pixels(2, 3, 12, 12, device=device)
     seen = []
-    assert isinstance(encoder.trunk, FrameStack)
+    assert isinstance(encoder.trunk, PerFrameTrunk)
     encoder.trunk.joint.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     encoder(frame.repeat(1, 3, 1, 1))
     newest, *changes = seen[0].chunk(3, dim=1)

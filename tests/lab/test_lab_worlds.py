@@ -24,7 +24,7 @@ from softaug.lab.backdrops import UPLOAD_SIZE, Backdrops
 from softaug.lab.images import grow
 from softaug.lab.live_env import SCENE_SIZE, Push
 from softaug.lab.settings import Settings
-from softaug.lab.worker import Agent, Answer, Request, Step
+from softaug.lab.worker import Answer, LiveAgent, Request, Step
 from softaug.lab.worlds import EPISODES, LiveEnvs, SuiteWorld, place_from_text, place_to_text
 
 UPLOAD = "00000000000000aa"
@@ -48,8 +48,8 @@ def world(folder: Path) -> Iterator[SuiteWorld]:
 
 
 @pytest.fixture(scope="module")
-def agent(folder: Path) -> Iterator[Agent]:
-    made = Agent(tiny_lab_agent(), Backdrops(folder))
+def agent(folder: Path) -> Iterator[LiveAgent]:
+    made = LiveAgent(tiny_lab_agent(), Backdrops(folder))
     made.ready()
     yield made
     made.close()
@@ -263,14 +263,14 @@ def test_damaged_places_are_refused(world: SuiteWorld) -> None:
             world.go_to({**place, **changed})
 
 
-def answered(agent: Agent, settings: Settings, steps: int = 0, **more: Any) -> Answer:
+def answered(agent: LiveAgent, settings: Settings, steps: int = 0, **more: Any) -> Answer:
     answer = agent.answer(Request(settings, **more))
     for _ in range(steps):
         answer = agent.answer(Request(settings, step=Step()))
     return answer
 
 
-def test_the_training_appearance_is_at_distance_zero_and_others_are_not(agent: Agent) -> None:
+def test_the_training_appearance_is_at_distance_zero_and_others_are_not(agent: LiveAgent) -> None:
     answer = answered(agent, Settings(seed=1), steps=3)
     assert answer.distances is not None
     assert abs(answer.distances["features"]) < 1e-6
@@ -281,7 +281,7 @@ def test_the_training_appearance_is_at_distance_zero_and_others_are_not(agent: A
     assert moved.distances["relative_features"] > 0.01
 
 
-def test_answers_are_a_function_of_settings_and_actions(agent: Agent) -> None:
+def test_answers_are_a_function_of_settings_and_actions(agent: LiveAgent) -> None:
     settings = Settings(seed=2, mode="video_easy", noise=0.1)
     first = answered(agent, settings, steps=4, reset=True)
     answered(agent, Settings(seed=9, mode="color_hard"), steps=2)
@@ -295,7 +295,7 @@ def test_answers_are_a_function_of_settings_and_actions(agent: Agent) -> None:
     assert Image.open(io.BytesIO(first.scene)).size == (SCENE_SIZE, SCENE_SIZE)
 
 
-def test_saliency_changes_what_is_shown_and_nothing_else(agent: Agent) -> None:
+def test_saliency_changes_what_is_shown_and_nothing_else(agent: LiveAgent) -> None:
     plain = answered(agent, Settings(seed=2), reset=True)
     bright = answered(agent, Settings(seed=2, saliency=True))
     assert bright.seen != plain.seen
@@ -355,7 +355,7 @@ def test_what_is_opened_stays_bounded_over_modes_videos_and_episodes(folder: Pat
     ],
 )
 def test_memory_is_returned_when_something_large_was_replaced(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], replaces: bool
+    agent: LiveAgent, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], replaces: bool
 ) -> None:
     """And not otherwise, because it takes a while."""
     before = Settings(background="hard" if "video" in change else "none")
@@ -393,7 +393,7 @@ def test_an_environment_of_the_users_own_has_the_controls_of_images() -> None:
         "eval_modes": ("train", "dark"),
         "episode_decisions": 12,
     }
-    agent = Agent(tiny_lab_agent(task="own_fakes:make_corner", **fields), Backdrops(Path()))
+    agent = LiveAgent(tiny_lab_agent(task="own_fakes:make_corner", **fields), Backdrops(Path()))
     try:
         ready = agent.ready()
         assert ready.modes == ("train", "dark")
@@ -430,7 +430,7 @@ class Constant:
 
 
 def test_of_a_policy_made_elsewhere_only_the_actions_are_known(folder: Path) -> None:
-    agent = Agent(dataclasses.replace(tiny_lab_agent(), make_policy=Constant), Backdrops(folder))
+    agent = LiveAgent(dataclasses.replace(tiny_lab_agent(), make_policy=Constant), Backdrops(folder))
     try:
         assert agent.ready().seen_size == 16
         answer = answered(agent, Settings(brightness=2.0, saliency=True), reset=True)

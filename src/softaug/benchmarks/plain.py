@@ -24,7 +24,7 @@ from softaug.learning.auxiliary.curl import CurlTask
 from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
 from softaug.learning.auxiliary.sgqn import MaskTask
 from softaug.learning.auxiliary.soda import SodaTask
-from softaug.learning.networks import FrameStack, Masker
+from softaug.learning.networks import Masker, PerFrameTrunk
 from softaug.learning.replay import Batch, Replay
 from softaug.learning.sac import SAC
 
@@ -37,14 +37,14 @@ def encode(encoder: nn.Module, obs: Tensor, relu: Relu = torch.relu) -> Tensor:
     if masker is not None:
         obs = masked(masker, obs, relu)
     trunk = getattr(encoder, "trunk", None)
-    first = trunk.frame if isinstance(trunk, FrameStack) else trunk
+    first = trunk.frame if isinstance(trunk, PerFrameTrunk) else trunk
     x = obs / 255 - getattr(first, "pixel_offset", 0.0)
     others = set() if masker is None else set(masker.modules())
     convs = [layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d) and layer not in others]
     if scale := getattr(trunk, "frame_differences", 0.0):
         frames = x.split(3, dim=1)
         x = torch.cat([frames[-1], *(scale * (b - a) for a, b in reversed(list(pairwise(frames))))], dim=1)
-    if isinstance(trunk, FrameStack):
+    if isinstance(trunk, PerFrameTrunk):
         alone = len(trunk.frame.convs)
         each = [frame_features(convs[:alone], frame, relu) for frame in x.split(3, dim=1)]
         changes = [b - a for a, b in reversed(list(pairwise(each)))]

@@ -96,7 +96,7 @@ class Answer:
     place: Place | None = None
 
 
-class Agent:
+class LiveAgent:
     """A world and a mind, without the process around them."""
 
     def __init__(self, agent: LabAgent, backdrops: Backdrops) -> None:
@@ -286,7 +286,7 @@ def _work(connection: Connection, agent: LabAgent, backdrops: Backdrops) -> None
 
     torch.set_num_threads(1)
     try:
-        mine = Agent(agent, backdrops)
+        mine = LiveAgent(agent, backdrops)
         connection.send(mine.ready())
         while True:
             request = connection.recv()

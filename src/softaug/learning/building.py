@@ -9,7 +9,7 @@ import torch
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
-from softaug.learning.networks import ConvStack, Encoder, FrameStack, Masker, Projection, initialise
+from softaug.learning.networks import ConvStack, Encoder, Masker, PerFrameTrunk, Projection, initialise
 
 
 def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
@@ -39,7 +39,7 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
     return encoder, auxiliary_encoder
 
 
-def make_trunk(config: Config, in_channels: int, layers: int) -> tuple[ConvStack | FrameStack, int]:
+def make_trunk(config: Config, in_channels: int, layers: int) -> tuple[ConvStack | PerFrameTrunk, int]:
     """The first `layers` convolutions, and the channels they end with."""
     filters, strides, alone = config.filters[:layers], config.strides[:layers], config.frame_layers
     first = partial(ConvStack, pixels=True, pixel_offset=config.pixel_offset)
@@ -50,7 +50,7 @@ def make_trunk(config: Config, in_channels: int, layers: int) -> tuple[ConvStack
     joint = ConvStack(
         frames * filters[alone - 1], filters[alone:], strides[alone:], pixels=False, relu_first=False
     )
-    return FrameStack(frames, frame, joint, config.frame_join), filters[
+    return PerFrameTrunk(frames, frame, joint, config.frame_join), filters[
         -1
     ] if alone < layers else frames * filters[-1]
 

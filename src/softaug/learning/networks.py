@@ -88,7 +88,7 @@ def weights_of_frames(weight: Tensor, scale: float) -> Tensor:
     return torch.cat(of_frames[::-1], dim=1).contiguous(memory_format=torch.channels_last)
 
 
-class FrameStack(nn.Module):
+class PerFrameTrunk(nn.Module):
     """A trunk whose first layers see each frame alone; the next one sees how their features change.
 
     frames: k. `frame` makes f_i = ReLU(convolutions) of each frame i; `joint` sees the newest frame's features and the
@@ -153,7 +153,7 @@ class Encoder(nn.Module):
 
     def __init__(
         self,
-        trunk: ConvStack | FrameStack,
+        trunk: ConvStack | PerFrameTrunk,
         head: ConvStack | None = None,
         *,
         final_relu: bool = False,
