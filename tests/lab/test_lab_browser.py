@@ -404,15 +404,19 @@ def test_a_frame_that_cannot_be_drawn_is_left_out(page: Any, opened: Opened) -> 
     }""")
     before = number(page, "frame")
     page.click("#step")
-    while not any("could not be drawn" in text for text in opened.complaints):
+    for _ in range(600):
+        if opened.complaints:
+            break
         page.wait_for_timeout(100)  # in which the browser's messages arrive
+    assert [text for text in opened.complaints if "could not be drawn" in text]
     page.click("#step")
     until(page, f"Number(document.body.dataset.frame) > {before}")
+    assert number(page, "frame") > before
     opened.complaints.clear()
 
 
 def test_the_page_survives_a_restart_of_the_server(opened: Opened, serving: Serving) -> None:
-    """The last test: with the same token it goes on by itself, with another it says what to do."""
+    """The last test: with the same token it continues by itself, with another it says what to do."""
     page = opened.page
     token = serving.lab.token
     slide(page, "roll", 33)
