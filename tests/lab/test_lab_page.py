@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -279,10 +281,9 @@ def test_one_recording_is_written_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp
     run_page(monkeypatch, tmp_path, act)
 
 
-def write_without_an_end(recording: Any, folder: Path) -> None:
-    folder.mkdir(parents=True)
+def write_without_an_end(recording: Any) -> None:
     while True:
-        (folder / VIDEO_FILE).write_bytes(b"begun")
+        (recording.folder / VIDEO_FILE).write_bytes(b"begun")
         time.sleep(0.01)
 
 
@@ -312,11 +313,9 @@ class InstantProcess:
 
     exitcode = 0
 
-    def __init__(self, args: tuple[Any, Path], **options: Any) -> None:
-        self._folder = args[1]
+    def __init__(self, **options: Any) -> None: ...
 
-    def start(self) -> None:
-        self._folder.mkdir(parents=True)
+    def start(self) -> None: ...
 
     def is_alive(self) -> bool:
         return False
@@ -337,6 +336,50 @@ def test_a_page_keeps_a_few_recordings(monkeypatch: pytest.MonkeyPatch, tmp_path
         kept = {path.name for path in tmp_path.glob("recordings/*")}
         done = [text["files"][VIDEO_FILE] for text in socket.texts if text.get("state") == "done"]
         assert kept == {name.split("/")[1] for name in done[-page_module.KEPT_RECORDINGS :]}
+
+    run_page(monkeypatch, tmp_path, act)
+
+
+def test_recordings_without_frames_do_not_push_out_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        page_module.multiprocessing, "get_context", lambda kind: SimpleNamespace(Process=InstantProcess)
+    )
+
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        send("record", value=True)
+        send("step", number=1)
+        await until(lambda: page._recording is not None and page._recording.ticks)
+        send("record", value=False)
+        await until(lambda: any(text.get("state") == "done" for text in socket.texts))
+        (kept,) = tmp_path.glob("recordings/*")
+        for number in range(1, page_module.KEPT_RECORDINGS + 2):
+            send("record", value=True)
+            send("record", value=False)
+            await until(lambda: sum("nothing was" in text.get("text", "") for text in socket.texts) == number)  # noqa: B023
+        assert [*tmp_path.glob("recordings/*")] == [kept]
+
+    run_page(monkeypatch, tmp_path, act)
+
+
+def test_a_recording_that_cannot_be_stored_is_stopped_and_the_page_continues(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full_disk(recording: Any, snapshot: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(recordings.Recording, "add", full_disk)
+
+    async def act(page: Page, socket: FakeSocket, send: Any) -> None:
+        send("record", value=True)
+        send("step", number=1)
+        await until(lambda: any(text["type"] == "error" for text in socket.texts))
+        said = next(text["text"] for text in socket.texts if text["type"] == "error")
+        assert said == "the recording was stopped: its images cannot be stored (No space left on device)"
+        assert page._recording is None and not [*tmp_path.glob("recordings/*")]
+        send("step", number=2)
+        await until(lambda: page._session.change_number == 2)
 
     run_page(monkeypatch, tmp_path, act)
 

@@ -1,6 +1,7 @@
 """`softaug bench lab`: frames per second, how soon a control takes effect, and whether memory grows.
 
-A real server in this process, its agents in theirs, and a WebSocket client in the page's place: drawing is not measured.
+A real server in this process, its agents in theirs, and a WebSocket client, also in its own, in the page's place: drawing is not
+measured.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +88,6 @@ def _growth(facts: dict[str, float]) -> str:
 
 def measure(agents: list[str], seconds: float, mode: str, *, tour: bool = False) -> dict[str, Any]:
     """Let one page run at full speed for so long, and change a control again and again."""
-    from websockets.sync.client import connect
-    from websockets.typing import Origin
-
     from softaug.lab.agents import load_agents
     from softaug.lab.server import Lab, allowed_hosts, make_server
     from softaug.lab.settings import Settings
@@ -102,17 +101,32 @@ def measure(agents: list[str], seconds: float, mode: str, *, tour: bool = False)
         server = make_server(lab)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
         thread.start()
+        # A process of its own: its memory must not be taken for the server's.
+        client = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         try:
             address = f"ws://127.0.0.1:{port}/{lab.token}/ws"
-            own = Origin(f"http://127.0.0.1:{port}")
-            with connect(address, origin=own, max_size=2**24, open_timeout=30) as page:
-                page.send(json.dumps({"type": "hello", "query": query}))
-                measured = _watch(page, lab, seconds, tour_of(mode) if tour else iter(()))
+            watching = client.submit(_watch, address, f"http://127.0.0.1:{port}", query, seconds, mode, tour)
+            memory = _sample_memory(lab, seconds, watching)
+            measured = watching.result()
         finally:
             server.should_exit = True
             thread.join(30)
+            client.shutdown(cancel_futures=True)
+    measured["frames_per_second"] *= len(loaded)
     facts = {"agents": [agent.facts for agent in loaded], "mode": mode, "seconds": seconds, "tour": tour}
-    return facts | measured
+    return facts | measured | {"memory": memory}
+
+
+def _sample_memory(lab: Any, seconds: float, watching: Future[Any]) -> dict[str, Any] | None:
+    """From the agents' start to the end of the watching."""
+    every_seconds = max(1.0, seconds / MEMORY_SAMPLES)
+    memory = MemoryLog(every_seconds)
+    while not any(page.pids for page in lab.pages) and not watching.done():
+        time.sleep(0.1)
+    while not watching.done():
+        memory.sample(_processes(lab))
+        wait([watching], every_seconds)
+    return memory.to_json()
 
 
 def tour_of(mode: str) -> Iterator[dict[str, Any]]:
@@ -144,16 +158,25 @@ def _color(number: int) -> str:
     return f"#{number * 2654435761 % 2**24:06x}"
 
 
-def _watch(page: Any, lab: Any, seconds: float, tour: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def _watch(address: str, origin: str, query: str, seconds: float, mode: str, tour: bool) -> dict[str, Any]:
+    """As a page: ask for frames, change a control, go on the tour."""
+    from websockets.sync.client import connect
+    from websockets.typing import Origin
+
+    with connect(address, origin=Origin(origin), max_size=2**24, open_timeout=30) as page:
+        page.send(json.dumps({"type": "hello", "query": query}))
+        return _watch_page(page, seconds, tour_of(mode) if tour else iter(()))
+
+
+def _watch_page(page: Any, seconds: float, tour: Iterator[dict[str, Any]]) -> dict[str, Any]:
     latencies: list[float] = []
-    memory = MemoryLog(max(1.0, seconds / MEMORY_SAMPLES))
     sent: dict[int, float] = {}
     frames = number = episodes = decisions = 0
     stops: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
     _until_first_frame(page)
     begin = time.monotonic() + WARM_UP_SECONDS
-    next_change, next_memory, next_stop = begin, begin, begin + TOUR_SECONDS
+    next_change, next_stop = begin, begin + TOUR_SECONDS
     while (now := time.monotonic()) < begin + seconds:
         if now >= next_stop:
             next_stop = now + TOUR_SECONDS
@@ -167,9 +190,6 @@ def _watch(page: Any, lab: Any, seconds: float, tour: Iterator[dict[str, Any]]) 
                 json.dumps({"type": "change", "changes": {"hue": float(number % 90)}, "number": number})
             )
             next_change = now + CHANGE_SECONDS
-        if now >= next_memory:
-            memory.sample(_processes(lab))
-            next_memory += memory.every_seconds
         # No longer than until the next change, which would otherwise always be sent when a decision has just begun.
         header = _next_frame(page, next_change - time.monotonic(), refusals)
         if header is None:
@@ -183,26 +203,31 @@ def _watch(page: Any, lab: Any, seconds: float, tour: Iterator[dict[str, Any]]) 
     if not latencies:
         raise UserError("no control took effect in this time; give more --seconds")
     return {
-        "frames_per_second": frames * len(lab.agents) / (time.monotonic() - begin),
+        "frames_per_second": frames / (time.monotonic() - begin),
         "control_ms_median": statistics.median(latencies),
         "control_ms_95": sorted(latencies)[int(0.95 * (len(latencies) - 1))],
         "controls": len(latencies),
         "episodes_begun": episodes,
         "tour_messages": dict(stops),
         "refusals": dict(refusals),
-        "memory": memory.to_json(),
     }
 
 
 def _processes(lab: Any) -> dict[str, list[int]]:
     """Process ids by what they are."""
+    from softaug.lab.processes import PROCESS_NAME
+
     agents = [pid for page in lab.pages for pid in page.pids]
     names = [agent.name for agent in lab.agents]
-    others = [child.pid for child in multiprocessing.active_children() if child.pid not in agents]
+    writers = [
+        child.pid
+        for child in multiprocessing.active_children()
+        if child.pid not in agents and child.name == PROCESS_NAME
+    ]
     return {
-        "server and client": [os.getpid()],
+        "server": [os.getpid()],
         **{f"agent {name}": [pid] for name, pid in zip(names, agents, strict=False)},
-        "others, which write recordings": [pid for pid in others if pid is not None],
+        "writing recordings": [pid for pid in writers if pid is not None],
     }
 
 

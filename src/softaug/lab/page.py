@@ -30,7 +30,7 @@ from softaug.lab import recordings
 from softaug.lab.agents import LabAgent
 from softaug.lab.episodes import Episodes
 from softaug.lab.live_env import Push
-from softaug.lab.processes import return_free_memory
+from softaug.lab.processes import PROCESS_NAME
 from softaug.lab.session import Session, Snapshot
 from softaug.lab.settings import APPEARANCE_FIELDS, FIELDS, schema, surprise
 from softaug.lab.worker import AgentLost
@@ -211,7 +211,11 @@ class Page:
         if message["value"] and self._recording is None:
             names = tuple(agent.name for agent in self._agents)
             per_second = float(np.clip(self._session.decisions_per_second, 1.0, 30.0))
-            self._recording = recordings.Recording(names, per_second)
+            folder = self._folder / "recordings" / secrets.token_urlsafe(9)
+            self._recorded.append(folder)
+            while len(self._recorded) > KEPT_RECORDINGS:
+                shutil.rmtree(self._recorded.pop(0), ignore_errors=True)
+            self._recording = recordings.Recording(names, per_second, folder)
         elif not message["value"] and self._recording is not None:
             self._finish_recording()
 
@@ -276,9 +280,7 @@ class Page:
         if snapshot.settings != before or snapshot.number == 1 or snapshot.change != self._told_change:
             self._say_settings()
         if self._recording is not None and snapshot.stepped:
-            self._recording.add(snapshot)
-            if self._recording.full:
-                self._finish_recording()
+            self._record(self._recording, snapshot)
         self._frame = snapshot
         self._frame_ready.set()
 
@@ -367,11 +369,30 @@ class Page:
             if progress is None or not progress.done:
                 self._say("test_stopped")
 
+    def _record(self, recording: recordings.Recording, snapshot: Snapshot) -> None:
+        try:
+            recording.add(snapshot)
+        except OSError as error:
+            self._recording = None
+            self._drop(recording)
+            self._say(
+                "error", text=f"the recording was stopped: its images cannot be stored ({error.strerror})"
+            )
+            return
+        if recording.full:
+            self._finish_recording()
+
+    def _drop(self, recording: recordings.Recording) -> None:
+        """Not one of those that are kept: it would push out another one."""
+        self._recorded.remove(recording.folder)
+        shutil.rmtree(recording.folder, ignore_errors=True)
+        self._say("recording", state="none")
+
     def _finish_recording(self) -> None:
         recording, self._recording = self._recording, None
         assert recording is not None
         if not recording.ticks:
-            self._say("recording", state="none")
+            self._drop(recording)
             raise UserError("nothing was recorded: let the agents act while recording")
         self._writing = True
         self._start(self._write_recording(recording))
@@ -379,20 +400,12 @@ class Page:
     async def _write_recording(self, recording: recordings.Recording) -> None:
         frames = len(recording.ticks)
         self._say("recording", state="writing", frames=frames)
-        name = secrets.token_urlsafe(9)
-        folder = self._folder / "recordings" / name
-        self._recorded.append(folder)
-        while len(self._recorded) > KEPT_RECORDINGS:
-            shutil.rmtree(self._recorded.pop(0), ignore_errors=True)
         process = multiprocessing.get_context("spawn").Process(
-            target=recordings.write, args=(recording, folder), daemon=True, name="softaug-lab"
+            target=recordings.write, args=(recording,), daemon=True, name=PROCESS_NAME
         )
         starting = asyncio.ensure_future(self._in_thread(process.start))
         try:
             await asyncio.shield(starting)
-            # The process has its own copy; minutes of images are tens of MB.
-            recording.ticks.clear()
-            return_free_memory()
             # Without a thread: those that a page has are for its agents.
             end = time.monotonic() + RECORDING_SECONDS
             while process.is_alive() and time.monotonic() < end:
@@ -404,9 +417,9 @@ class Page:
                 process.kill()
                 await self._in_thread(process.join)
         if process.exitcode != 0:
-            self._say("recording", state="none")
+            self._drop(recording)
             raise UserError("the recording could not be written; the terminal of the server says why")
-        files = {file: f"files/{name}/{file}" for file in recordings.FILES}
+        files = {file: f"files/{recording.folder.name}/{file}" for file in recordings.FILES}
         self._say("recording", state="done", files=files, frames=frames)
 
 

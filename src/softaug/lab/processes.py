@@ -12,12 +12,14 @@ from typing import Any
 
 from softaug.interrupt import ctrl_c_left_to_parent
 
+PROCESS_NAME = "softaug-lab"
+
 
 def start_process(target: Callable[..., None], *args: Any) -> tuple[Connection, SpawnProcess]:
     """Start ``target(their end, *args)``; returns our end of the connection, and the process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=target, args=(theirs, *args), daemon=True, name="softaug-lab")
+    process = context.Process(target=target, args=(theirs, *args), daemon=True, name=PROCESS_NAME)
     with ctrl_c_left_to_parent():
         process.start()
     theirs.close()

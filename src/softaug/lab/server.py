@@ -236,6 +236,7 @@ def make_server(lab: Lab) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         ws_max_size=2**20,
+        ws_per_message_deflate=False,  # images are compressed already
         timeout_graceful_shutdown=5,
         lifespan="off",
     )
