@@ -95,12 +95,12 @@ def _means(results: dict[str, Any], modes: Sequence[str]) -> dict[str, float]:
 def _table(policies: dict[str, dict[str, Any]], modes: Sequence[str], console: Console) -> Table:
     """The widest of these that fits: with task and method, with modes on two lines, or without what most names say."""
     named_alike = all(name == f"{about['task']}-{about['method']}" for name, about in policies.items())
-    for facts, title in [
-        (("task", "method"), lambda mode: mode),
-        (("task", "method"), lambda mode: mode.replace("_", "_\n")),
-        (() if named_alike else ("task", "method"), lambda mode: mode.replace("_", "_\n")),
+    for facts, padding, title in [
+        (("task", "method"), 1, lambda mode: mode),
+        (("task", "method"), 1, lambda mode: mode.replace("_", "_\n")),
+        (() if named_alike else ("task", "method"), 0, lambda mode: mode.replace("_", "_\n")),
     ]:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, padding, 0, 0))
         for fact in ("name", *facts):
             table.add_column(fact, no_wrap=fact == "name", overflow="fold")
         for column in ("decisions", *modes):
