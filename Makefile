@@ -22,14 +22,14 @@ $(SETUP): pyproject.toml constraints.txt
 
 ZOO := zoo:walker_stand-sac zoo:walker_stand-soda_overlay
 PAGE := runs/demo.html
-DEMO := --task walker_stand --method soda --preset small --decisions 6000 --seed 0 --eval-every 0 --eval-episodes 4 \
+DEMO := --task walker_stand --method drq --preset small --decisions 15000 --seed 0 --eval-every 0 --eval-episodes 4 \
 	--eval-modes train,color_easy,color_hard,video_easy,video_hard --workers 2 --eval-video
 
 demo-quick: setup  ## play trained SAC and SODA agents in five modes, write a report page with their videos
 	@for policy in $(ZOO); do $(BIN)/softaug eval $$policy --episodes 2 --workers 2 --video || exit; done
 	@$(BIN)/softaug report $(ZOO) --out $(PAGE)
 
-demo: demo-quick  ## the same, then train a small SODA agent (about ten minutes on two cores; Ctrl-C is fine, the same command resumes) and add it to the page
+demo: demo-quick  ## the same, then train a DrQ agent (less than ten minutes on two cores; Ctrl-C is fine, the same command resumes) and add it to the page
 	@if [ -f runs/demo/config.json ]; then $(BIN)/softaug train --resume runs/demo; \
 	else $(BIN)/softaug train $(DEMO) --out runs/demo; fi
 	@$(BIN)/softaug report $(ZOO) runs/demo --out $(PAGE)
