@@ -21,12 +21,14 @@ from pathlib import Path, PurePosixPath
 from softaug.errors import UserError
 
 COPY_BYTES = 1 << 20
+ENCRYPTED = 0x1
+"""Of a zip entry's flags."""
 DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, struct.error, OverflowError,
-    RuntimeError,  # zipfile's for an encrypted entry; NotImplementedError, for an unknown compression, is one too
+    NotImplementedError,  # zipfile's for an unknown compression
     ValueError, UnicodeError,
 )  # fmt: skip
-"""What the standard library raises for archives that are broken, encrypted or of an unknown kind."""
+"""What the standard library raises for archives that are broken or of an unknown kind."""
 
 
 def unpack(archive: Path, target: Path, progress: Callable[[int], None] | None = None) -> None:
@@ -87,6 +89,10 @@ def _unpack_zip(archive: Path, folder: Path, progress: Callable[[int], None] | N
             kind = stat.S_IFMT(entry.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise UserError(f"{archive} is not safe to unpack: '{entry.filename}' is a link or a device.")
+            if entry.flag_bits & ENCRYPTED:
+                raise UserError(
+                    f"the archive {archive} is damaged or encrypted ('{entry.filename}' needs a password); get it again."
+                )
         for entry in entries:
             target = folder / safe_path(entry.filename, archive)
             if entry.is_dir():
