@@ -9,7 +9,16 @@ import pytest
 import torch
 from fakes import DotFactory, FakeImages, tiny_config
 
-from softaug.benchmarks.train import PARTS, Clock, checkout, instrumented, limit, measure_parts, rate_of
+from softaug.benchmarks.train import (
+    PARTS,
+    Clock,
+    checkout,
+    instrumented,
+    limit,
+    measure_parts,
+    rate_of,
+    real_rate,
+)
 from softaug.benchmarks.update import useful_gflop
 from softaug.config import make_config
 from softaug.errors import UserError
@@ -24,9 +33,9 @@ def metrics_of(run):
     return [{key: value for key, value in line.items() if key not in log.WALL_CLOCK} for line in lines]
 
 
-@pytest.mark.parametrize("method", ["sac", "soda_overlay", "pad"])
+@pytest.mark.parametrize("method", ["sac", "soda_overlay", "pad", "sgqn"])
 def test_clocks_change_no_number_and_are_gone_afterwards(tmp_path, method):
-    config = tiny_config(method=method)
+    config = tiny_config(method=method, crop_size=12 if method == "sgqn" else 10)
     originals = torch.Tensor.backward, torch.optim.Adam.step
     clock = Clock()
     with instrumented(clock):
@@ -85,6 +94,17 @@ def test_the_rate_is_that_of_learning():
         {"kind": "train", "decisions": 175, "seconds": 25.0},
     ]
     assert rate_of(lines, 100) == pytest.approx(10)
+
+
+def test_the_code_that_is_compared_with_runs_whatever_the_current_directory_holds(tmp_path, monkeypatch):
+    for name, message in (("here", "the wrong one"), ("other", "the right one")):
+        package = tmp_path / name / "softaug"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "cli.py").write_text(f"raise SystemExit('{message}')")
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match="the right one"):
+        real_rate(tmp_path / "other", {"random_decisions": 1}, tmp_path / "run")
 
 
 def test_the_limit_is_the_longer_of_the_two_cores():

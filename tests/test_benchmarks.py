@@ -287,6 +287,13 @@ def test_the_commands_print_json(command, keys):
         assert all(row[key] > 0 for key in keys)
 
 
+def test_a_wrong_option_is_one_sentence_with_the_nearest(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "update", "--method", "sac", "--updatess", "1"])
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "did you mean --updates" in error
+
+
 def test_an_unknown_method_is_named(capsys):
     assert main(["bench", "update", "--methods", "sodda"]) == 2
     assert "sodda" in capsys.readouterr().err

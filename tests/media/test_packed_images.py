@@ -106,7 +106,8 @@ def test_a_sample_is_a_function_of_the_generator_and_survives_pickling(folder):
 
 def test_a_file_that_cannot_be_decoded_is_replaced_by_the_next(folder):
     (folder / "0003.png").write_bytes(b"not an image")
-    build(folder, 12, 64)
+    with pytest.warns(UserWarning, match=r"1 files of .* no readable images \(0003.png"):
+        build(folder, 12, 64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # decoding names the bad file
         decoded, packed = both(folder)
@@ -207,6 +208,15 @@ def test_another_size_begins_again_and_the_old_pack_serves_until_then(folder):
     build(folder, 12, 16)
     build(folder, 12, 24)
     assert FolderImages(folder).describe()["packed"]["size"] == 24
+
+
+def test_a_size_that_cannot_fit_leaves_an_unfinished_build_alone(folder):
+    part = pack_path(folder).with_suffix(".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(b"hours of work")
+    with pytest.raises(UserError, match="GB left"):
+        build(folder, 12, 10_000_000)
+    assert part.read_bytes() == b"hours of work"
 
 
 def test_a_full_disk_and_wrong_numbers_are_one_sentence(folder, capsys):

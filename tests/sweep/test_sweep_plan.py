@@ -103,6 +103,11 @@ def test_wrong_seeds(text):
         parse_seeds(text)
 
 
+def test_more_seeds_than_anyone_trains_are_a_mistake():
+    with pytest.raises(UserError, match="more than 10,000 seeds"):
+        parse_seeds("0-99999999999")
+
+
 def test_the_tiny_config_is_one_of_the_small_preset(tmp_path):
     config = grid(tmp_path)[0].config
     assert config.preset == "small" and dataclasses.replace(config, seed=0).decisions == TINY["decisions"]

@@ -136,6 +136,9 @@ def test_wrong_preset_files_are_refused(tmp_path, capsys, content, sentence):
         (["--tasks", "walker_stand", "--seconds", "0"], "--seconds must be positive"),
         (["--tasks", "walker_stand", "--space", "missing.json"], "cannot be read"),
         (["--tasks", "walker_stand", "--workers", "0"], "workers must be at least 1"),
+        (["--tasks", "walker_stand", "--sampler-seed", "-1"], "--sampler-seed must not be negative"),
+        (["--tasks", "walker_stand", "--seconds", "9", "--rungs", "1000"], "below a millionth of the budget"),
+        (["--tasks", "walker_stand", "--seeds", "0-99999999"], "more than 10,000 seeds"),
     ],
 )
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys, flags, sentence):
@@ -144,6 +147,25 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys, flags, se
     error = capsys.readouterr().err
     assert sentence in error and error.startswith("softaug: error: ") and len(error.splitlines()) == 1
     assert not out.exists()
+
+
+def test_a_tuned_image_size_is_that_of_methods_that_do_not_crop(tmp_path):
+    preset = tmp_path / "mine.json"
+    preset.write_text(json.dumps({"softaug_preset": 1, "base": "small", "values": {"image_size": 64}}))
+    from softaug.config import make_config
+
+    config = make_config("cartpole_swingup", "drq", str(preset))
+    tuned = make_config("cartpole_swingup", "drq", "small", image_size=64)
+    assert (config.image_size, config.crop_size) == (64, 64) == (tuned.image_size, tuned.crop_size)
+    assert make_config("cartpole_swingup", "drq", "small").image_size == 50
+
+
+def test_a_name_that_no_trial_could_use_is_refused_at_once(tmp_path, capsys):
+    space = tmp_path / "space.json"
+    space.write_text(json.dumps({"conv_init": {"choices": ["orthogonal", "nonsense"]}}))
+    flags = ["--tasks", "walker_stand", "--space", str(space)]
+    assert main(["tune", *flags, "--out", str(tmp_path / "study")]) == 2
+    assert "nonsense" in capsys.readouterr().err and not (tmp_path / "study").exists()
 
 
 def test_a_field_is_given_or_searched_not_both(tmp_path, capsys):

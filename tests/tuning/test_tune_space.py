@@ -96,7 +96,9 @@ def test_values_outside_are_noticed():
         ({"batch_size": {"choices": [64, 64]}}, "same choice twice"),
         ({"batch_size": 64}, "must have low and high or choices"),
         ({}, "at least one field"),
-        ([1], "at least one field"),
+        ([1], "no JSON object"),
+        ({"actor_lr": {"low": 0, "high": 10**400}}, "must be numbers"),
+        ({"actor_lr": {"low": 0, "high": float("inf")}}, "must be numbers"),
     ],
 )
 def test_wrong_spaces_are_refused(tmp_path, content, sentence):
@@ -107,5 +109,7 @@ def test_wrong_spaces_are_refused(tmp_path, content, sentence):
 def test_files_that_are_no_space(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         read_space(tmp_path / "missing.json")
-    with pytest.raises(UserError, match="not valid JSON"):
+    with pytest.raises(UserError, match="is damaged"):
         read_space(write(tmp_path / "space.json", "{"))
+    with pytest.raises(UserError, match="nested too deeply"):
+        read_space(write(tmp_path / "space.json", "[" * 100_000))

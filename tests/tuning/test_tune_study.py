@@ -252,6 +252,15 @@ def test_a_base_that_fails_stops_the_study_and_is_tried_again(tmp_path):
     assert complete and summary.base.score is not None
 
 
+def test_a_killed_run_says_so(tmp_path):
+    class Kills(PretendedRuns):
+        def advance(self, run):
+            return Outcome(run, FAILED, 3, "1,000 decisions\n(killed by SIGKILL)")
+
+    with pytest.raises(UserError, match=r"the base preset failed \(killed by SIGKILL; see"):
+        tune(tmp_path, Kills(), trials=3)
+
+
 def test_a_single_failure_does_not_stop_the_study(tmp_path):
     complete, summary = tune(tmp_path, PretendedRuns(fails=(1,)), trials=4)
     assert complete and {t.number: t.state for t in summary.trials}[1] == "failed"
@@ -298,7 +307,86 @@ def test_a_study_can_be_extended_but_not_changed(tmp_path):
         tune(tmp_path, PretendedRuns(), trials=5, reduction=2)
 
 
+@pytest.mark.parametrize("content", ["[]", "null", "{}", "{", "[" * 100_000])
+def test_damaged_settings_are_refused(tmp_path, content):
+    tune(tmp_path, PretendedRuns(), trials=2)
+    (tmp_path / "tune.json").write_text(content)
+    with pytest.raises(UserError, match=r"tune.json is damaged .*; restore it or give another --out"):
+        tune(tmp_path, PretendedRuns(), trials=3)
+
+
+def test_a_study_without_its_settings_is_not_continued_with_others(tmp_path):
+    tune(tmp_path, PretendedRuns(), trials=2)
+    (tmp_path / "tune.json").unlink()
+    with pytest.raises(UserError, match=r"settings .* are lost"):
+        tune(tmp_path, PretendedRuns(), trials=3, seeds=(0, 1))
+
+
+def test_a_study_begun_before_presets_could_be_improved_continues(tmp_path):
+    tune(tmp_path, PretendedRuns(), trials=2)
+    assert "start" not in json.loads((tmp_path / "tune.json").read_text())
+
+
+def test_a_preset_file_is_improved_in_the_fields_it_sets(tmp_path):
+    file = tmp_path / "first.json"
+    given = {"actor_lr": 1e-4, "hidden_dim": 99, "decisions": 500}
+    file.write_text(json.dumps({"softaug_preset": 1, "base": "small", "values": given}))
+    ranges = return_ranges(("walker_stand",), [])
+    overrides = {"random_decisions": 20}
+    options = {"seeds": (0,), "seconds": None, "space": SPACE, "ranges": ranges}
+    chosen = make_settings(("walker_stand",), "sac", str(file), overrides, frames=1080, **options)
+    (base,), (tried,) = chosen.configs({}), chosen.configs({"actor_lr": 3e-3})
+    assert (base.actor_lr, base.hidden_dim, base.decisions) == (1e-4, 99, 270)
+    assert (tried.actor_lr, tried.hidden_dim) == (3e-3, 99)
+    assert chosen.base_values() == {"actor_lr": 1e-4, "n_step": 3}
+    assert chosen.preset_values({})["actor_lr"] == 1e-4, "the base as the best trial"
+    assert chosen.preset_values({"actor_lr": 3e-3})["actor_lr"] == 3e-3
+    again = make_settings(("walker_stand",), "sac", str(file), overrides, frames=None, **options)
+    assert again.configs({})[0].decisions == 500
+
+
+def test_a_trial_without_an_episode_counts_as_poor(tmp_path):
+    class Silent(PretendedRuns):
+        def advance(self, run):
+            outcome = super().advance(run)
+            if run.directory.parts[-3] == "0001":
+                (run.directory / "metrics.jsonl").write_text("")
+                (run.directory / "final_eval.json").write_text("{}")
+                return Outcome(run, FINISHED, 1)
+            return outcome
+
+    complete, summary = tune(tmp_path, Silent(), trials=3, pruner="none")
+    states = {trial.number: (trial.state, trial.note) for trial in summary.trials}
+    assert complete and states[1] == ("invalid", "no training episode ended within the budget")
+    assert states[0][0] == states[2][0] == "finished"
+
+
+def test_a_full_disk_is_one_sentence_and_the_study_continues(tmp_path, monkeypatch):
+    import optuna
+
+    def full(*arguments):
+        raise optuna.exceptions.StorageInternalError("an error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(optuna.trial.Trial, "report", full)
+        with pytest.raises(UserError, match=r"study.db cannot be written .* give the same command again"):
+            tune(tmp_path, PretendedRuns(), trials=3)
+    assert tune(tmp_path, PretendedRuns(), trials=3)[0]
+
+
+def test_a_database_of_another_optuna_is_refused(tmp_path):
+    import sqlite3
+
+    tune(tmp_path, PretendedRuns(), trials=2)
+    with closing(sqlite3.connect(tmp_path / "study.db")) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v99'")
+        database.commit()
+    with pytest.raises(UserError, match=r"study.db is no study that can be opened"):
+        tune(tmp_path, PretendedRuns(), trials=3)
+
+
 def test_a_file_that_is_no_database_is_refused(tmp_path):
+    record_settings(settings(), tmp_path)
     (tmp_path / "study.db").write_text("not a database, but long enough to be read " * 20)
     with pytest.raises(UserError, match=r"study.db is no study"):
         tune(tmp_path, PretendedRuns())

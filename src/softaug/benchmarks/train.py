@@ -18,6 +18,7 @@ import argparse
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -89,11 +90,11 @@ def instrumented(clock: Clock) -> Iterator[None]:
     from softaug.training import log, stepper
     from softaug.training import loop as training_loop
 
-    encode, backward, decide = networks.Encoder.forward, torch.Tensor.backward, training_loop.Training.decide
+    encode, decide = networks.Encoder.features, training_loop.Training.decide
 
-    def timed_encode(self: Any, *arguments: Any) -> torch.Tensor:
+    def timed_encode(self: Any, *arguments: Any, **options: Any) -> torch.Tensor:
         with clock.part("encoder"):
-            features = encode(self, *arguments)
+            features = encode(self, *arguments, **options)
         if features.requires_grad:  # from here on, the backward pass is the encoder's
             features.register_hook(lambda gradient: enter_encoder())
         return features
@@ -113,13 +114,14 @@ def instrumented(clock: Clock) -> Iterator[None]:
         clock.running = False
 
     patches: list[tuple[Any, str, Any]] = [
-        (networks.Encoder, "forward", timed_encode),
-        (torch.Tensor, "backward", clock.timed("heads", backward)),
+        (networks.Encoder, "features", timed_encode),
         (training_loop.Training, "decide", timed_decide),
     ]
     for owner, names, part in (
         (agent.Agent, ("act",), "act"),
         (agent.Agent, ("update",), "heads"),
+        (torch.Tensor, ("backward",), "heads"),
+        (torch.autograd, ("grad",), "heads"),
         (stepper.InProcessStepper, ("send", "receive", "reset"), "step"),
         (dmc.Camera, ("render",), "render"),
         (replay.Replay, ("sample", "sample_observations", "add", "begin_episode"), "replay"),
@@ -183,7 +185,8 @@ def real_rate(source: Path, settings: dict[str, Any], out: Path) -> float:
     """Decisions per second of a run by the code in `source` (a folder that holds the package), while it learns."""
     flags = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     done = subprocess.run(
-        [sys.executable, "-m", "softaug.cli", "train", *flags, "--out", str(out), "--quiet"],
+        [sys.executable, "-m", "softaug.cli", "train", *flags, "--out", str(out.absolute()), "--quiet"],
+        cwd=source,  # the current directory comes before PYTHONPATH, and may hold another softaug
         env={**os.environ, "PYTHONPATH": str(source)},
         capture_output=True,
         text=True,
@@ -210,6 +213,10 @@ def checkout(against: str, directory: Path) -> Path:
         if (candidate / "softaug" / "__init__.py").is_file():
             return candidate.resolve()
     repository = Path(__file__).resolve().parents[3]
+    if shutil.which("git") is None:
+        raise UserError(
+            f"--against {against} is no folder with softaug in it, and a commit needs git; install git."
+        )
     archive = subprocess.run(
         ["git", "-C", str(repository), "archive", "--format=tar", "--end-of-options", against, "src"],
         capture_output=True,

@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "\n".join(f"{name:8}{what}" for name, what in BENCHMARKS.items())
     parser.add_argument("benchmark", choices=BENCHMARKS, help="what to measure")
+    parser.set_defaults(parser_class=type(parser))
     parser.add_argument(
         "options", nargs=argparse.REMAINDER, help="its options: see `softaug bench NAME --help`"
     )
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     # Only the chosen benchmark is imported: some need torch, some MuJoCo.
     benchmark = importlib.import_module(f"softaug.benchmarks.{args.benchmark}")
-    parser = argparse.ArgumentParser(
+    parser = args.parser_class(
         prog=f"softaug bench {args.benchmark}",
         description=BENCHMARKS[args.benchmark],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--preset",
         default="small",
         metavar="NAME",
-        help="preset to improve: paper, small or a preset file [%(default)s]",
+        help="preset to improve: paper, small, gb2 or a preset file [%(default)s]",
     )
     what.add_argument(
         "--frames", type=int, metavar="N",
@@ -147,6 +147,10 @@ def settings_from(args: argparse.Namespace) -> StudySettings:
     content = DEFAULT_SPACE if args.space is None else read_space(args.space)[1]
     if args.space is None:  # a field that is given is not searched
         content = {name: entry for name, entry in content.items() if name not in overrides}
+        if not content:
+            raise UserError(
+                "every field that is searched is given as a flag; leave one of them out or give --space FILE"
+            )
     return make_settings(
         tasks,
         args.method,

@@ -277,9 +277,10 @@ def make_config(
         values["eval_modes"] = ("train", *names)
     if not row.crops:
         # DrQ and SVEA render at the network's size and shift instead of cropping: either size gives the other.
-        if "image_size" not in overrides:
+        given = {**chosen.values, **overrides}
+        if "image_size" not in given:
             values["image_size"] = values.get("crop_size", Config.crop_size)
-        elif "crop_size" not in overrides:
+        elif "crop_size" not in given:
             values["crop_size"] = values["image_size"]
     return Config(**values)
 

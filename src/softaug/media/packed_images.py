@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import warnings
 import zlib
@@ -103,7 +104,8 @@ def open_pack(folder: Path, index: FileIndex) -> PackedImages | None:
     path = pack_path(folder)
     if not path.exists():
         return None
-    again = f"run `softaug data pack {folder}` again, or delete it to decode the files"
+    command = shlex.join(["softaug", "data", "pack", str(folder)])
+    again = f"run `{command}` again (with the same --count and --size), or delete it to decode the files"
     try:
         facts, table, images = _read(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -148,8 +150,10 @@ def build(
         todo = _unfinished(table, images)
         progress(count - len(todo), count)
 
+        broken: list[str] = []
+
         def pack(slot: int) -> None:
-            pixels, original = _first_good(folder, index, int(chosen[slot]), size)
+            pixels, original = _first_good(folder, index, int(chosen[slot]), size, broken)
             images[slot] = pixels
             row = (*original, zlib.crc32(np.ascontiguousarray(pixels).data), 1)
             table[slot] = row
@@ -166,6 +170,12 @@ def build(
         sync(part)
         part.replace(path)
     sync(path.parent)
+    if broken:
+        warnings.warn(
+            f"{len(set(broken)):,} files of {folder} are no readable images ({min(broken)}, …); the next readable file was "
+            "packed in place of each.",
+            stacklevel=2,
+        )
     return path
 
 
@@ -174,13 +184,16 @@ def spread_indices(total: int, count: int) -> np.ndarray:
     return np.arange(count, dtype=np.int64) * total // count
 
 
-def _first_good(folder: Path, index: FileIndex, start: int, size: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """The file number `start`, or the next one that can be decoded: as `FolderImages` does."""
+def _first_good(
+    folder: Path, index: FileIndex, start: int, size: int, broken: list[str]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """The file number `start`, or the next one that can be decoded: as `FolderImages` does. Others go to `broken`."""
     for step in range(min(len(index), MAX_BAD_IN_A_ROW)):
+        name = index[(start + step) % len(index)]
         try:
-            return load_whole(folder / index[(start + step) % len(index)], size)
+            return load_whole(folder / name, size)
         except DECODE_ERRORS:
-            continue
+            broken.append(str(name))
     raise UserError(f"none of the files tried in {folder} is a readable image; check the folder.")
 
 
@@ -228,13 +241,15 @@ def _image_offset(count: int) -> int:
 
 def _begin(part: Path, facts: dict[str, Any]) -> None:
     total = _image_offset(facts["count"]) + facts["count"] * facts["size"] ** 2 * 3
-    os.truncate(part, 0)
-    free = shutil.disk_usage(part.parent).free
+    free = (
+        shutil.disk_usage(part.parent).free + part.stat().st_blocks * 512
+    )  # what another build has left is replaced
     if free < total:
         raise UserError(
             f"packing {facts['count']:,} images at {facts['size']} pixels takes {total / 1e9:.1f} GB, but {part.parent} "
             f"has {free / 1e9:.1f} GB left; give a smaller --count or --size, or set SOFTAUG_HOME to another disk."
         )
+    os.truncate(part, 0)
     with part.open("r+b") as file:
         if hasattr(os, "posix_fallocate"):  # a disk that fills up later would kill the build with SIGBUS
             os.posix_fallocate(file.fileno(), 0, total)

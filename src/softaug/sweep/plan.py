@@ -18,6 +18,8 @@ from softaug.tasks import action_repeat
 
 Begun = Literal["new", "begun", "finished"]
 
+MOST_SEEDS = 10_000
+
 
 @dataclass(frozen=True)
 class PlannedRun:
@@ -80,7 +82,10 @@ def parse_seeds(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
             raise UserError(f"{part.strip()!r} is no seed; give seeds like 0-4 or 0,2,5")
-        seeds.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = int(match[1]), int(match[2] or match[1])
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise UserError(f"{text.strip()!r} are more than {MOST_SEEDS:,} seeds; give fewer")
+        seeds.extend(range(first, last + 1))
     return seeds
 
 

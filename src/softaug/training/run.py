@@ -1,6 +1,6 @@
 """`train`: check what was asked for, open the run's directory, wire the parts and let the loop run.
 
-The loop itself, with evaluation, metrics and checkpoints, is in `training_loop.py`.
+The loop itself, with evaluation, metrics and checkpoints, is in `loop.py`.
 """
 
 from __future__ import annotations

@@ -8,5 +8,5 @@
     display.py     progress
     summary.py     the result: table, importance of each field, preset file
 
-It uses `sweep`, and nothing but its command uses it. Optuna is the extra ``tune``; no torch is imported here.
+It uses `sweep`, and nothing but its command uses it. Optuna is the extra ``tune``.
 """

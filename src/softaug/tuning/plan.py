@@ -6,13 +6,13 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from softaug.config import Config, make_config
 from softaug.errors import UserError
-from softaug.files import write_atomically
+from softaug.files import read_object, write_atomically
 from softaug.methods import get_method
 from softaug.presets import get_preset
 from softaug.sweep.plan import PlannedRun
@@ -22,6 +22,9 @@ from softaug.tuning.space import Space, make_space, searchable
 
 PRUNERS = ("halving", "hyperband", "none")
 SETTINGS_FILE = "tune.json"
+DATABASE = "study.db"
+MOST_STEPS = 1_000_000
+"""The whole budget in units of the first rung; Optuna's pruners count in them."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class StudySettings:
     tasks: tuple[str, ...]
     method: str
     base: str
-    """paper or small"""
+    """paper, small or gb2"""
     fixed: dict[str, Any]
     """config fields over the base preset, the same in every trial"""
     seeds: tuple[int, ...]
@@ -47,6 +50,8 @@ class StudySettings:
     sampler_seed: int = 0
     startup: int = 10
     """trials that are drawn at random before TPE models the scores"""
+    start: dict[str, Any] = field(default_factory=dict)
+    """searched fields that a preset file sets: part of the base, not of every trial"""
 
     def __post_init__(self) -> None:
         for name in ("tasks", "seeds"):
@@ -59,6 +64,14 @@ class StudySettings:
             raise UserError(
                 f"--reduction must be at least 2 and --rungs at least 1, not {self.reduction} and {self.rungs}"
             )
+        # Not computed as a power: that of large numbers takes forever.
+        if self.rungs * math.log(self.reduction) > math.log(MOST_STEPS):
+            raise UserError(
+                f"--reduction {self.reduction} and --rungs {self.rungs} put the first rung below a millionth of the budget; "
+                "give smaller ones"
+            )
+        if self.sampler_seed < 0:
+            raise UserError(f"--sampler-seed must not be negative, as {self.sampler_seed} is")
         if self.frames is not None and self.frames < 1:
             raise UserError(f"--frames must be at least 1, not {self.frames}")
         if self.seconds is not None and not 0 < self.seconds < math.inf:
@@ -112,7 +125,7 @@ class StudySettings:
     def _config(self, task: str, seed: int, values: Mapping[str, Any]) -> Config:
         # Only the training curve counts: one short evaluation at the end, which a run cannot do without.
         quiet = {"eval_every": 0, "eval_episodes": 1, "eval_modes": ("train",), "tensorboard": False}
-        given = {**quiet, "keep_checkpoints": 1, **self.fixed, **values}
+        given = {**quiet, "keep_checkpoints": 1, **self.start, **self.fixed, **values}
         config = make_config(task, self.method, self.base, seed=seed, **given)
         decisions = config.decisions
         if self.frames is not None:
@@ -143,10 +156,13 @@ class StudySettings:
 
     def preset_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What a preset file with the values of a trial holds."""
-        return {**searchable(self.fixed), **values}
+        return {**searchable(self.start), **searchable(self.fixed), **values}
 
     def to_json(self) -> dict[str, Any]:
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        values = json.loads(json.dumps(dataclasses.asdict(self)))
+        if not self.start:  # studies from before it existed continue
+            del values["start"]
+        return values
 
 
 def make_settings(
@@ -155,8 +171,16 @@ def make_settings(
     """Settings on top of a preset's name or file; every mistake in them shows here."""
     chosen = get_preset(preset)
     make_config(tasks[0] if tasks else "walker_walk", method, preset)  # refuses what is wrong with the file
-    fixed = {**chosen.values, **overrides}
-    settings = StudySettings(tasks, get_method(method).name, chosen.base, fixed, **others)
+    of_file = {name: value for name, value in chosen.values.items() if name not in overrides}
+    if others.get("frames") is not None:  # given now, the length counts more than the file's
+        of_file.pop("decisions", None)
+    start = {name: of_file.pop(name) for name in others["space"] if name in of_file}
+    fixed = {**of_file, **overrides}
+    settings = StudySettings(tasks, get_method(method).name, chosen.base, fixed, start=start, **others)
+    for parameter in settings.parameters.parameters:
+        for choice in parameter.choices:
+            if isinstance(choice, str):  # a name is right or wrong whatever the other values are
+                settings.configs({parameter.name: choice})
     for config in settings.configs({}):
         if settings.axis == "decisions" and config.decisions <= config.random_decisions:
             raise UserError(
@@ -170,14 +194,18 @@ def record_settings(settings: StudySettings, out: Path) -> None:
     """Note the settings of a new study in `out`, or refuse to continue one that has others."""
     path = out / SETTINGS_FILE
     now = settings.to_json()
-    if not path.is_file():
+    if not path.exists():
+        if (out / DATABASE).exists():
+            raise UserError(
+                f"{out} holds a study whose settings ({SETTINGS_FILE}) are lost; restore the file or give another --out"
+            )
         write_atomically(path, json.dumps(now, indent=2) + "\n")
         return
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); restore it or give another --out") from None
-    changed = [name for name in now if before.get(name) != now[name]]
+    remedy = "restore it or give another --out"
+    before = read_object(path, remedy)
+    if "tasks" not in before:
+        raise UserError(f"{path} is damaged (it names no tasks); {remedy}")
+    changed = [name for name in {**now, **before} if before.get(name) != now.get(name)]
     if changed:
-        said = "; ".join(f"{name} {now[name]!r} (was {before.get(name)!r})" for name in changed)
+        said = "; ".join(f"{name} {now.get(name)!r} (was {before.get(name)!r})" for name in changed)
         raise UserError(f"{out} holds a study with other settings: {said}; give these, or another --out")

@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, Protocol, get_type_hints
 
 from softaug.config import Config, is_a
 from softaug.errors import UserError, unknown
+from softaug.files import read_object
 
 # What a run is about, how long it is, and what cannot change its training curve.
 FIXED = frozenset(
@@ -25,6 +24,8 @@ FIXED = frozenset(
      "log_every", "tensorboard", "wandb", "device", "workers", "replay_memory")
 )  # fmt: skip
 KEYS = ("low", "high", "log", "choices", "type")
+LARGEST = 1e300
+"""Of low and high: JSON has infinities, and integers that no float can hold."""
 
 # Of the learner, not of the auxiliary tasks: these serve generalisation, which a training curve does not show, and
 # a search by that curve would weaken them.
@@ -111,16 +112,9 @@ def default_space() -> Space:
 
 def read_space(path: Path) -> tuple[Space, dict[str, Any]]:
     """A space from a JSON or TOML file, and the file's content."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UserError(f"the space {path} cannot be read ({reason}); give a JSON or TOML file") from None
-    try:
-        content = _toml(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
-        kind = "TOML" if path.suffix == ".toml" else "JSON"
-        raise UserError(f"the space {path} is not valid {kind} ({error}); correct it") from None
+    content = (
+        _read_toml(path) if path.suffix == ".toml" else read_object(path, "give a space in JSON or TOML")
+    )
     return make_space(content, str(path)), content
 
 
@@ -175,7 +169,7 @@ def _with_range(name: str, entry: dict[str, Any], kind: Any, origin: str) -> Par
     integer = asked == "int"
     low, high, log = entry.get("low"), entry.get("high"), entry.get("log", False)
     for value in (low, high):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
         if not number or (integer and value != int(value)):  # type: ignore[arg-type]
             raise UserError(
                 f"{origin}: low and high of {name} must be {'integers' if integer else 'numbers'}, not {value!r}"
@@ -195,9 +189,17 @@ def searchable(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in FIXED}
 
 
-def _toml(text: str) -> Any:
+def _read_toml(path: Path) -> Any:
     try:
         tomllib = importlib.import_module("tomllib")
     except ImportError:
         raise UserError("a space in TOML needs Python 3.11 or newer; write it as JSON") from None
-    return tomllib.loads(text)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UserError(f"{path} cannot be read ({reason}); give a space in JSON or TOML") from None
+    except RecursionError:
+        raise UserError(f"{path} is not valid TOML (nested too deeply); correct it") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid TOML ({error}); correct it") from None

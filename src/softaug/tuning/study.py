@@ -27,11 +27,10 @@ from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import EXIT_DIVERGED, FAILED, POLL_SECONDS, Outcome, describe
 from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import Curve, read_curve
-from softaug.tuning.plan import StudySettings
+from softaug.tuning.plan import DATABASE, StudySettings
 from softaug.tuning.runners import Runner
 
 STUDY_NAME = "softaug"
-DATABASE = "study.db"
 READ_SECONDS = 1.0
 MOST_FAILURES = 3
 """Trials that may fail in a row before the study gives up."""
@@ -65,7 +64,8 @@ def open_study(settings: StudySettings, out: Path) -> Any:
             study.enqueue_trial(values or {}, user_attrs={"base": True, "in_space": values is not None})
     except Exception as error:  # of SQLAlchemy, which only Optuna knows
         if (
-            not isinstance(error, optuna.exceptions.OptunaError)
+            # RuntimeError: a database of another version of Optuna
+            not isinstance(error, (optuna.exceptions.OptunaError, RuntimeError))
             and "sqlalchemy" not in type(error).__module__
         ):
             raise
@@ -152,6 +152,11 @@ class Tuner:
                     time.sleep(POLL_SECONDS)
             except KeyboardInterrupt:  # the second one
                 self.runner.kill()
+            except self.optuna.exceptions.StorageInternalError as error:
+                raise UserError(
+                    f"{self.out / DATABASE} cannot be written ({str(error.__cause__ or error).splitlines()[0]}); see that the "
+                    "disk has space and give the same command again"
+                ) from error
         return not self.live and self.asked() >= self.trials
 
     def step(self) -> bool:
@@ -259,10 +264,14 @@ class Tuner:
     def complete(self, live: LiveTrial) -> None:
         score = self.score(live, None)
         if score is None:
-            raise UserError(
-                f"no training episode of trial {live.number} ended within the budget, so there is no curve; give a "
-                "larger budget in another --out, or shorter episodes (--episode-decisions)"
-            )
+            if live.is_base:
+                raise UserError(
+                    "no training episode of the base preset ended within the budget, so there is no curve; give a larger "
+                    "budget in another --out, or shorter episodes (--episode-decisions)"
+                )
+            self.decide_end(live, INVALID, "no training episode ended within the budget")
+            self.end(live)
+            return
         areas = {run: self.area(live, run, None) for run in live.runs}
         by_task: dict[str, float] = {
             task: float(np.mean([area for run, area in areas.items() if run.config.task == task]))
@@ -353,7 +362,10 @@ class Tuner:
             if f"({describe(EXIT_DIVERGED)})" in lines:
                 self.decide_end(live, DIVERGED, f"{run.name} diverged")
             else:  # decided for this session alone
-                cause = lines[-2] if len(lines) > 1 else outcome.error
+                killed = bool(lines) and lines[-1].startswith(
+                    "(killed by"
+                )  # says more than the last words of its log
+                cause = lines[-1].strip("()") if killed else lines[-2] if len(lines) > 1 else outcome.error
                 live.ending, live.note = (
                     FAILED,
                     f"{cause.removeprefix('softaug: error: ')}; see {RunFiles(run.directory).log}",
