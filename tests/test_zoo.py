@@ -20,7 +20,7 @@ import softaug.envs
 from softaug.cli import main
 from softaug.config import read_config, write_config
 from softaug.errors import UserError
-from softaug.evaluation.runs import load_policy, load_run
+from softaug.evaluation.runs import action_dim, load_policy, load_run
 from softaug.results.publishing import publish
 from softaug.results.reading import find_runs, read_run
 from softaug.training.loop import evaluation_seed
@@ -238,7 +238,12 @@ def test_get_writes_nowhere_but_into_the_zoo(
     [
         {"results": [{"mode": "train"}]},
         {"results": None},
-        {"results": [{"mode": "train", "mean": "high", "note": ""}]},
+        {"results": [{"mode": "train", "mean": "high", "returns": [1.0], "note": ""}]},
+        {"results": [{"mode": "train", "mean": 900.0, "returns": [1.0, 2.0], "note": ""}]},
+        {"results": [{"mode": "train", "mean": 10**400, "returns": [10**400], "note": ""}]},
+        {"results": [{"mode": "train", "mean": float("nan"), "returns": [float("nan")], "note": ""}]},
+        {"results": [{"mode": "\x1b[2Jtrain", "mean": 1.0, "returns": [1.0], "note": ""}]},
+        {"task": "walker_walk\x1b[2J"},
         {"decisions": "many"},
         {"task": None},
     ],
@@ -294,7 +299,8 @@ def test_modes_of_other_benchmarks_are_listed_in_a_table_of_their_own(
     policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
-        {"mode": mode, "mean": mean, "note": ""} for mode, mean in [("train", 111.0), ("rotate_hard", 222.0)]
+        {"mode": mode, "mean": mean, "returns": [mean], "note": ""}
+        for mode, mean in [("train", 111.0), ("rotate_hard", 222.0)]
     ]
     rewrite_results(policy, results=rows)
     assert main(["zoo", "list"]) == 0
@@ -409,6 +415,126 @@ def test_add_refuses_what_it_cannot_publish(policy: Path, trained: Path, tmp_pat
     with pytest.raises(UserError, match="test them first with: softaug eval"):
         publish(run, Path("zoo"), name="other")
     assert sorted(path.name for path in Path("zoo").iterdir()) == ["mine", NAME]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"std": "wide"},
+        {"mean": 5.0},
+        {"returns": ["high"]},
+        {"returns": []},
+        {"returns": None},
+        {"returns": [float("nan")]},
+        {"episode_info": [1]},
+    ],
+    ids=lambda damage: "-".join(damage),
+)
+def test_published_numbers_are_those_of_the_episodes(
+    here: Path, trained: Path, damage: dict[str, Any]
+) -> None:
+    """A mean or deviation that is wrong, or not there, is computed; what cannot be is named."""
+    run = here / "run"
+    shutil.copytree(trained, run)
+    final = json.loads((run / "final_eval.json").read_text())
+    final["modes"]["train"] |= damage
+    (run / "final_eval.json").write_text(json.dumps(final))
+    if damage.keys() & {"mean", "std"}:
+        (row, *_) = PolicyFolder(publish(run, here / "zoo", replay=False)).results()["results"]
+        assert (row["mean"], row["std"]) == (np.mean(row["returns"]), np.std(row["returns"]))
+    else:
+        with pytest.raises(UserError, match=r"final_eval.json is damaged"):
+            publish(run, here / "zoo", replay=False)
+        assert not (here / "zoo").exists()
+
+
+def rewrite(policy: Path, name: str, content: bytes) -> None:
+    """As somebody else may have written a file, with its checksum."""
+    sums = policy / "SHA256SUMS"
+    old = hashlib.sha256((policy / name).read_bytes()).hexdigest()
+    (policy / name).write_bytes(content)
+    sums.write_text(sums.read_text().replace(old, hashlib.sha256(content).hexdigest()))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("policy.safetensors", b"short", "other weights"),
+        ("config.json", b"[]", "no JSON object"),
+        ("config.json", b'{"task": 5}', "is damaged"),
+    ],
+)
+def test_get_refuses_a_folder_that_cannot_be_used(
+    policy: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, match: str
+) -> None:
+    rewrite(policy, name, content)
+    assert main(["zoo", "get", NAME, "--out", "copy"]) == 2
+    said = capsys.readouterr().err
+    assert match in said and said.endswith("get the policy again\n") and not Path("copy").exists()
+    assert main(["export", f"zoo:{NAME}"]) == 2
+    assert "get the policy again" in capsys.readouterr().err
+
+
+def test_weights_that_are_no_safetensors_are_refused(policy: Path) -> None:
+    rewrite(policy, "policy.safetensors", b"short")
+    rewrite_results(policy, weights_sha256=hashlib.sha256(b"short").hexdigest())
+    with pytest.raises(UserError, match=r"is damaged .*; get the policy again"):
+        PolicyFolder(policy).verify()
+
+
+def test_get_and_add_touch_nothing_that_lies_beside_their_target(
+    policy: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for parent in (Path(), Path("other")):
+        (parent / ".writing-copy").mkdir(parents=True)
+        (parent / ".writing-copy" / "mine").write_text("do not lose")
+    assert main(["zoo", "get", NAME, "--out", "copy"]) == 0
+    publish(trained, Path("other"), name="copy", replay=False)
+    for parent in (Path(), Path("other")):
+        assert (parent / ".writing-copy" / "mine").read_text() == "do not lose"
+        assert sorted(path.name for path in parent.iterdir() if path.name.startswith(".")) == [
+            ".writing-copy"
+        ]
+        assert (parent / "copy").stat().st_mode & 0o777 == Path("zoo").stat().st_mode & 0o777
+
+
+def test_links_in_the_way_are_one_sentence_and_stay(
+    policy: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("dangling").symlink_to("nowhere/zoo")
+    Path("zoo/link").symlink_to(policy.absolute())
+    before = content_of(policy)
+    for arguments in (
+        ["get", NAME, "--out", "dangling"],
+        ["get", NAME, "--out", "dangling/copy"],
+        ["get", NAME, "--out", "new/.."],
+        ["add", str(trained), "--out", "dangling", "--no-replay"],
+        ["add", str(trained), "--name", "link", "--replace", "--no-replay"],
+    ):
+        assert main(["zoo", *arguments]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert Path("dangling").is_symlink() and Path("zoo/link").is_symlink() and content_of(policy) == before
+
+
+def test_a_damaged_policy_is_named_in_the_report_and_others_are_shown(
+    policy: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(trained, Path("zoo"), name="other", replay=False)
+    rewrite_results(policy, name="x" * 300)
+    rewrite(Path("zoo/other"), "results.json", b"[]")
+    publish(trained, Path("zoo"), name="good", replay=False)
+    assert main(["report", "zoo", "--no-samples", "--out", "page.html"]) == 0
+    page = Path("page.html").read_text()
+    assert "no JSON object" in page and "zoo/good" in page
+
+
+def test_a_tensor_of_another_name_is_no_layer() -> None:
+    weights = {
+        "actor.mlp.4.bias": torch.zeros(6),
+        "actor.mlp.x.bias": torch.zeros(2),
+        "actor.mlp.0.bias": torch.zeros(9),
+    }
+    assert action_dim(weights) == 3
 
 
 def test_code_that_a_policy_names_is_not_imported(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 PLACES_AT_FAULT = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR,
-     errno.ELOOP, errno.ENXIO)
+     errno.ELOOP, errno.ENXIO, errno.EEXIST, errno.EBUSY, errno.ENOTEMPTY)
 )  # fmt: skip
 """Errors of the operating system that are about the user's files and disks, not about this program."""
 

@@ -38,6 +38,14 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     sync(path.parent)
 
 
+def temporary_directory(parent: Path) -> Path:
+    """A new directory in `parent`, which is made if need be: to be filled, and renamed once it is complete."""
+    parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))
+    made.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would hide it from colleagues
+    return made
+
+
 def output_file(path: Path) -> Path:
     """Where a file called `path` is to be written: itself, or what it links to.
 

@@ -139,5 +139,6 @@ def _load(module: nn.Module, weights: Mapping[str, Tensor], part: str) -> None:
         module.load_state_dict(mine)
     except RuntimeError as error:
         raise UserError(
-            f"the weights do not fit the run's config ({part}: {str(error).splitlines()[-1].strip()})"
+            f"the weights do not fit the run's config ({part}: {str(error).splitlines()[-1].strip()}); give those "
+            "that belong to it"
         ) from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from softaug.storage.checkpoint import (
 from softaug.storage.checksums import Damaged
 from softaug.storage.run_files import RunFiles
 from softaug.zoo import PolicyFolder, locate
+from softaug.zoo.folder import reason
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,11 @@ def observation_shape(config: Config) -> tuple[int, int, int]:
 
 def action_dim(weights: Mapping[str, Tensor]) -> int:
     """A, read off the actor's last layer, whose 2A outputs are mean and log-std."""
-    biases = [name for name in weights if name.startswith("actor.mlp.") and name.endswith(".bias")]
-    if not biases:
+    found = (re.fullmatch(r"actor\.mlp\.(0|[1-9][0-9]*)\.bias", name) for name in weights)
+    layers = [int(match[1]) for match in found if match]
+    if not layers:
         raise UserError("the weights hold no actor; give those of a softaug policy")
-    last = max(biases, key=lambda name: int(name.split(".")[2]))
-    return weights[last].numel() // 2
+    return weights[f"actor.mlp.{max(layers)}.bias"].numel() // 2
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,12 @@ def _load_published(path: Path, checkpoint: str) -> Run:
         )
     folder = PolicyFolder(path)
     folder.read(RunFiles(path).config.name)
-    config = read_config(RunFiles(path).config)
     content = folder.read(POLICY_FILE)
-    weights, _ = parse_weights(path / POLICY_FILE, content)
+    try:
+        config = read_config(RunFiles(path).config)
+        weights, _ = parse_weights(path / POLICY_FILE, content)
+    except UserError as error:  # whose remedies are those of a run
+        raise UserError(f"{reason(error)}; get the policy again") from None
     decisions = folder.results().get("decisions")
     known = decisions if isinstance(decisions, int) else None
     return Run(path, config, path, known, weights, hashlib.sha256(content).hexdigest())

@@ -73,7 +73,7 @@ def read_run(path: str | Path) -> RunRecord:
     facts = read_object(files.facts, REMEDY)
     _check_media_facts(facts, files.facts)
     lines = list(_lines(files.metrics))
-    with _damage(files.metrics):
+    with blaming(files.metrics):
         curve = tuple(
             TrainEpisode(int(line["decisions"]), _finite(line["return"]), int(line["frames"]))
             for line in lines
@@ -92,12 +92,12 @@ def read_run(path: str | Path) -> RunRecord:
     finished = final_file.is_file()
     if finished:
         final = read_object(final_file, REMEDY)
-        with _damage(final_file):
+        with blaming(final_file):
             decisions, frames = int(final["decisions"]), int(final["frames"])
             evaluations += _final_evaluations(final, final_file, facts)
     for file in sorted(files.evaluations.glob("*.json")):
         report = read_object(file, REMEDY)
-        with _damage(file):
+        with blaming(file):
             evaluations += _eval_results(report, file, config.decisions)
     return RunRecord(
         path=path,
@@ -121,7 +121,7 @@ def _published(path: Path) -> RunRecord:
     folder.read(files.config.name)
     config, results = _config(files.config), folder.results()
     here = RunFiles(outputs_of(path))
-    with _damage(files.results):
+    with blaming(files.results):
         training = results["training"]
         curve = tuple(TrainEpisode(int(d), _finite(total), int(f)) for d, total, f in training["curve"])
         decisions, weights = int(results["decisions"]), str(results["weights_sha256"])
@@ -132,7 +132,7 @@ def _published(path: Path) -> RunRecord:
     _check_media_facts(training, files.results)
     for file in sorted(here.evaluations.glob("*.json")):
         report = read_object(file, REMEDY)
-        with _damage(file):
+        with blaming(file):
             if report["weights_sha256"] == weights:
                 evaluations += _results_of(report, file, decisions)
     return RunRecord(
@@ -190,8 +190,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    """A value that is missing or of the wrong kind means that the file is damaged."""
+def blaming(path: Path) -> Iterator[None]:
+    """Within it, a value that is missing or of the wrong kind means that the file is damaged."""
     try:
         yield
     except KeyError as error:
@@ -204,14 +204,14 @@ def _periodic(line: Mapping[str, Any]) -> PeriodicEval:
     return PeriodicEval(
         int(line["decisions"]),
         str(line["mode"]),
-        _returns(line["returns"]),
+        finite_returns(line["returns"]),
         _kind(line["media"]),
         int(line["frames"]),
         bool(line["adapt"]),
     )
 
 
-def _returns(values: Any) -> tuple[float, ...]:
+def finite_returns(values: Any) -> tuple[float, ...]:
     returns = tuple(_finite(value) for value in values)
     if not returns:
         raise ValueError("an evaluation without episodes")
@@ -242,7 +242,14 @@ def _final_evaluations(
             kind, source = _kind(values["media"]), media.get(mode)
             note = media_note(mode, kind, source)
             yield Evaluation(
-                mode, _returns(values["returns"]), kind, int(final["decisions"]), adapted, note, source, file
+                mode,
+                finite_returns(values["returns"]),
+                kind,
+                int(final["decisions"]),
+                adapted,
+                note,
+                source,
+                file,
             )
 
 
@@ -261,7 +268,7 @@ def _results_of(report: Mapping[str, Any], file: Path, decisions: int) -> Iterat
 
 def _evaluation(row: Mapping[str, Any], source: Any, decisions: int, file: Path) -> Evaluation:
     mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
-    returns = _returns(row["returns"])
+    returns = finite_returns(row["returns"])
     return Evaluation(mode, returns, _kind(row["media"]), decisions, adapted, note, source, file)
 
 

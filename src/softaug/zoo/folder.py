@@ -13,12 +13,16 @@ Nothing here is pickled, and nothing is executed.
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
+from softaug.config import read_config
 from softaug.errors import UserError
-from softaug.files import read_object
+from softaug.files import read_object, temporary_directory
 from softaug.storage.checksums import SUMS_FILE, check_digest, read_sums
 from softaug.storage.run_files import RunFiles
 
@@ -71,12 +75,21 @@ class PolicyFolder:
         for name in REQUIRED:
             if not (self.path / name).is_file():
                 raise UserError(f"{self.path} is not a published policy (it has no {name}); {REMEDY}")
-        self.results()
+        results = self.results()
         listed = read_sums(self.path, REMEDY)
         if unexpected := sorted(listed.keys() - {*REQUIRED, *OPTIONAL}):
             raise UserError(f"{self.path} names files that no policy has ({', '.join(unexpected)}); {REMEDY}")
         for name in (CONFIG_FILE, POLICY_FILE, *listed):
             self.read(name)
+        # Checksums only say that nothing has changed since; these say that it can be used.
+        if results.get("weights_sha256") != listed[POLICY_FILE]:
+            raise UserError(f"the results in {self.path} are those of other weights; {REMEDY}")
+        try:
+            read_config(self.path / CONFIG_FILE)
+            with safe_open(self.path / POLICY_FILE, framework="numpy"):
+                pass
+        except (SafetensorError, UserError) as error:
+            raise UserError(f"{self.path} is damaged ({reason(error)}); {REMEDY}") from None
 
     def files(self) -> dict[str, Path]:
         """Name -> file of those that a policy has, for copies that others get.
@@ -95,13 +108,11 @@ class PolicyFolder:
 
     def copy(self, target: Path) -> None:
         """Copy the verified files, and only those that a policy has, to the new directory `target`: all or nothing."""
-        if target.exists():
+        if target.exists() or target.is_symlink():
             raise UserError(f"{target} exists already; give --out another place, or remove it first")
         self.verify()
         files = self.files()
-        temporary = target.with_name(f".writing-{target.name}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        temporary = temporary_directory(target.parent)
         try:
             for name, file in files.items():
                 shutil.copyfile(file, temporary / name)
@@ -111,21 +122,43 @@ class PolicyFolder:
             raise
 
 
+def reason(error: Exception) -> str:
+    """What a sentence says is wrong, without its remedy."""
+    return str(error).partition("; ")[0]
+
+
 def _describes_a_policy(values: dict[str, Any]) -> bool:
     """Whether what every reader of results.json relies on is there. A checksum only says that nothing has changed."""
     rows = values.get("results")
     return (
-        all(isinstance(values.get(name), str) for name in ("task", "method"))
+        all(_printable(values.get(name)) for name in ("task", "method"))
         and type(values.get("decisions")) is int
         and isinstance(rows, list)
-        and all(
-            isinstance(row, dict)
-            and isinstance(row.get("mode"), str)
-            and type(row.get("mean")) in (int, float)
-            and isinstance(row.get("note", 0), str | None)
-            for row in rows
-        )
+        and all(isinstance(row, dict) and _describes_a_test(row) for row in rows)
     )
+
+
+def _describes_a_test(row: dict[str, Any]) -> bool:
+    returns = row.get("returns")
+    return (
+        _printable(row.get("mode"))
+        and isinstance(row.get("note", 0), str | None)
+        and isinstance(returns, list)
+        and bool(returns)
+        and all(map(_number, (row.get("mean"), *returns)))
+        and math.isclose(row["mean"], math.fsum(returns) / len(returns), rel_tol=1e-6, abs_tol=1e-6)
+    )
+
+
+def _printable(value: Any) -> bool:
+    """Text without what would move a terminal's cursor."""
+    return isinstance(value, str) and value.isprintable()
+
+
+def _number(value: Any) -> bool:
+    return (
+        type(value) in (int, float) and abs(value) < 1e300
+    )  # neither NaN nor infinite, nor too large for a float
 
 
 def policy_folders(place: Path) -> list[Path]:

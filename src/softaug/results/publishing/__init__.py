@@ -17,15 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import numpy as np
+
 from softaug.config import Config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.animation import panels, save_animation
 from softaug.evaluation.runs import Run, load_run
 from softaug.evaluation.tour import play_tour
-from softaug.files import read_object, sync
+from softaug.files import read_object, sync, temporary_directory
 from softaug.media.comparability import media_note
 from softaug.results.publishing.card import make_card
-from softaug.results.reading import REMEDY, read_run
+from softaug.results.reading import REMEDY, blaming, finite_returns, read_run
 from softaug.results.records import RunRecord
 from softaug.storage.checkpoint import read_weights, remove_directory
 from softaug.storage.checksums import SUMS_FILE, sums_text
@@ -64,6 +66,8 @@ def publish(
         re.sub(r"[^\w.+-]", "_", f"{run.config.task}-{run.config.method}") if name is None else name
     )
     target = out / name
+    if target.is_symlink():
+        raise UserError(f"{target} is a link, which is not replaced; remove it or give --name another value")
     if target.exists() and not replace:
         raise UserError(
             f"{target} exists already; give --name or --out another value, or --replace to make it again"
@@ -72,9 +76,7 @@ def publish(
         raise UserError(f"{target} is not a published policy and is not replaced; give --name another value")
     results = _results(name, run, record)
     config = _portable(run.config)
-    temporary = out / f".writing-{name}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    temporary = temporary_directory(out)
     try:
         (temporary / POLICY_FILE).write_bytes(read_weights(run.checkpoint))
         write_config(config, temporary / CONFIG_FILE)
@@ -127,7 +129,9 @@ def _results(name: str, run: Run, record: RunRecord) -> dict[str, Any]:
 def _rows_of(run: Run) -> list[Row]:
     """A result for each mode, kind of media, and with and without adaptation: the one with the most episodes."""
     chosen: dict[tuple[str, bool, str | None], Row] = {}
-    for row in (*_final_rows(run), *_evaluated_rows(run)):
+    with blaming(RunFiles(run.path).final_eval):
+        rows = [*_final_rows(run)]
+    for row in (*rows, *_evaluated_rows(run)):
         key = (row["mode"], row["adapt"], row["media"])
         if key not in chosen or row["episodes"] > chosen[key]["episodes"]:
             chosen[key] = row
@@ -160,11 +164,13 @@ def _evaluated_rows(run: Run) -> Iterator[Row]:
         report = read_object(file, REMEDY)
         if report.get("weights_sha256") == run.sha256:
             measured = {key: report.get(key) for key in ("eval_seed", "versions", "gl_renderers")}
-            for row in report["results"]:
-                yield _row(row, report["media"].get(row["mode"]), measured)
+            with blaming(file):
+                rows = [_row(row, report["media"].get(row["mode"]), measured) for row in report["results"]]
+            yield from rows
 
 
 def _row(values: Mapping[str, Any], source: Any, measured: Mapping[str, Any]) -> Row:
+    returns = list(finite_returns(values["returns"]))
     videos = [info["video"] for info in values.get("episode_info") or [] if info.get("video")]
     return {
         "mode": values["mode"],
@@ -172,10 +178,10 @@ def _row(values: Mapping[str, Any], source: Any, measured: Mapping[str, Any]) ->
         "media": values["media"],
         "procedural": values["media"] == "procedural",
         "note": values["note"],
-        "mean": values["mean"],
-        "std": values["std"],
-        "returns": values["returns"],
-        "episodes": len(values["returns"]),
+        "mean": float(np.mean(returns)),
+        "std": float(np.std(returns)),
+        "returns": returns,
+        "episodes": len(returns),
         "decisions": values.get("decisions"),
         "frames": values.get("frames"),
         "videos": [PurePosixPath(str(video)).name for video in videos],

@@ -185,7 +185,11 @@ def _image(path: Path, problems: list[str]) -> str | None:
 
 def _stamp(path: Path) -> tuple:
     """Size and time of every file the page is made from."""
-    run, here = RunFiles(path), RunFiles(outputs_of(path))
+    run = RunFiles(path)
+    try:
+        here = RunFiles(outputs_of(path))
+    except UserError:  # a damaged policy, which `collect` names
+        here = run
     files = [run.config, run.facts, run.metrics, run.final_eval, run.results, here.diagnosis]
     files += sorted(here.evaluations.glob("*.json")) + sorted(here.videos.glob("*/*.mp4"))
     stamps = []
