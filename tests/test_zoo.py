@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from softaug.cli import main
 from softaug.config import read_config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.runs import action_dim, load_policy, load_run
+from softaug.evaluation.tour import TourFrame
+from softaug.results import publishing
 from softaug.results.publishing import publish
 from softaug.results.reading import find_runs, read_run
 from softaug.training.loop import evaluation_seed
@@ -526,6 +529,26 @@ def test_a_damaged_policy_is_named_in_the_report_and_others_are_shown(
     assert main(["report", "zoo", "--no-samples", "--out", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert "no JSON object" in page and "zoo/good" in page
+
+
+@pytest.mark.parametrize(("episode", "shown"), [(500, [62, 62]), (50, [50, 50])])
+def test_a_replay_shows_every_mode_also_where_episodes_are_short(
+    here: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, episode: int, shown: list[int]
+) -> None:
+    def play_tour(run, modes, *, decisions, size, **_):
+        every = [mode for mode in modes for _ in range(decisions or episode // len(modes))]
+        return (TourFrame(mode, np.zeros((size, size, 3), np.uint8), 0, 0, 1) for mode in every[:episode])
+
+    drawn: list[str] = []
+
+    def panels(tours, *_):
+        drawn.extend(frame.mode for frame in tours[0])
+        return [np.zeros((8, 8, 3), np.uint8)]
+
+    monkeypatch.setattr(publishing, "play_tour", play_tour)
+    monkeypatch.setattr(publishing, "panels", panels)
+    publish(trained, Path("zoo"))
+    assert [drawn.count(mode) for mode in ("train", "color_hard")] == shown == [*Counter(drawn).values()]
 
 
 def test_a_tensor_of_another_name_is_no_layer() -> None:

@@ -23,7 +23,7 @@ from softaug.config import Config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.animation import panels, save_animation
 from softaug.evaluation.runs import Run, load_run
-from softaug.evaluation.tour import play_tour
+from softaug.evaluation.tour import TourFrame, play_tour
 from softaug.files import read_object, sync, temporary_directory
 from softaug.media.comparability import media_note
 from softaug.results.publishing.card import make_card
@@ -223,16 +223,18 @@ def _compact_lists(text: str) -> str:
 
 def _record_replay(run: Run, rows: list[Row], path: Path, say: Callable[[str], None]) -> None:
     modes = list(dict.fromkeys(row["mode"] for row in rows))[:REPLAY_MODES]
+
+    def play(modes: list[str], decisions: int | None) -> list[TourFrame]:
+        adapt = run.config.row.adapts
+        return list(play_tour(run, modes, seed=0, size=REPLAY_SIZE, decisions=decisions, adapt=adapt))
+
     try:
-        tour = play_tour(
-            run,
-            modes,
-            seed=0,
-            size=REPLAY_SIZE,
-            decisions=max(1, REPLAY_DECISIONS // len(modes)),
-            adapt=run.config.row.adapts,
-        )
-        frames = list(panels([tour], [run.config.row.label], 0.0))
+        tour = play(modes, max(1, REPLAY_DECISIONS // len(modes)))
+        if {frame.mode for frame in tour} != set(
+            modes
+        ):  # the episode is too short for all of them: one for each
+            tour = [frame for mode in modes for frame in play([mode], None)]
+        frames = list(panels([iter(tour)], [run.config.row.label], 0.0))
     except UserError as error:
         say(f"no replay was recorded: {error}")
         return
