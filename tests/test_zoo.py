@@ -354,6 +354,13 @@ def test_report_shows_the_policy_with_what_was_measured_here(
     report = json.loads(file.read_text())
     file.write_text(json.dumps({**report, "weights_sha256": "0" * 64}))
     assert "video_easy" not in read_run(f"zoo:{NAME}").final
+    diagnosis = Path("runs/zoo", NAME, "diagnosis.json")
+    own = PolicyFolder(policy).results()["weights_sha256"]
+    for weights, about_others in ((own, False), ("0" * 64, True)):
+        diagnosis.write_text(json.dumps({"checkpoint": {"weights_sha256": weights}, "modes": {}}))
+        assert main(["report", f"zoo:{NAME}", "--out", "page.html", "--no-samples", "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert any("about other weights" in problem for problem in said["problems"]) == about_others
 
 
 def test_folders_of_policies_are_found_like_folders_of_runs(policy: Path) -> None:

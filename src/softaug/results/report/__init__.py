@@ -27,7 +27,7 @@ from softaug.results.report.samples import Samples
 from softaug.results.report.sections import Content
 from softaug.results.report.settings import as_dict
 from softaug.storage.run_files import RunFiles
-from softaug.zoo import outputs_of
+from softaug.zoo import PolicyFolder, outputs_of
 
 __all__ = ["Reporter", "WrittenPage"]
 
@@ -166,10 +166,19 @@ def _diagnosis(path: Path, problems: list[str]) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        return read_object(file, "make it again with softaug diagnose.")
+        values = read_object(file, "make it again with softaug diagnose.")
+        about = as_dict(values.get("checkpoint")).get("weights_sha256")
+        # Results of a published policy lie under its name, which another one may have had.
+        if (
+            about is not None
+            and RunFiles(path).published
+            and about != PolicyFolder(path).results()["weights_sha256"]
+        ):
+            raise UserError(f"{file} is about other weights; make it again with softaug diagnose.")
     except UserError as error:
         problems.append(str(error))
         return None
+    return values
 
 
 def _image(path: Path, problems: list[str]) -> str | None:
