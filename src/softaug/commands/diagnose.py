@@ -130,7 +130,7 @@ def _policy(args: argparse.Namespace) -> ForeignPolicy:
     from softaug.integrations.any_policy import open_policy
 
     source = open_policy(args.policy)
-    config = policy_config(source, policy_settings(args))
+    config = policy_config(source, policy_settings(args), trust=args.trust)
     return identify(source, config, default_directory(config))
 
 

@@ -193,6 +193,7 @@ def _evaluate_policy(args: argparse.Namespace, modes: Sequence[str] | None) -> t
         videos=args.videos,
         colors=args.colors,
         out=args.out,
+        trust=args.trust,
     )
 
 

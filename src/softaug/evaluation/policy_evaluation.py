@@ -93,13 +93,15 @@ def evaluate_policy(
     colors: str | None = None,
     out: str | Path | None = None,
     keep: bool = True,
+    trust: bool = False,
     quiet: bool = False,
 ) -> tuple[dict[str, Any], Path]:
     """Play `episodes` episodes in each of `modes`; the results (as of `softaug eval`) and the directory they are in.
 
     out: that directory; by default runs/TASK-NAME-SEED. keep: without it nothing stays on the disk.
+    trust: import the environment that the policy's file names.
     """
-    config = policy_config(source, settings, modes)
+    config = policy_config(source, settings, modes, trust=trust)
     chosen = default_modes(config) if modes is None else check_modes(modes, config)
     if workers > 1:
         check_picklable(source)
@@ -123,13 +125,25 @@ def evaluate_policy(
 
 
 def policy_config(
-    source: PolicySource, settings: PolicySettings, modes: Sequence[str] | None = None
+    source: PolicySource,
+    settings: PolicySettings,
+    modes: Sequence[str] | None = None,
+    *,
+    trust: bool = False,
 ) -> Config:
-    """The task and the images of an evaluation, as the config of a run that was never trained."""
-    task = settings.task or source.task
+    """The task and the images of an evaluation, as the config of a run that was never trained.
+
+    A file may come from somebody else: an environment that it names is only taken from it with `trust`.
+    """
+    task = settings.task if settings.task is not None else source.task
     if task is None:
         raise UserError(
             f"{source.title} does not say what it was made for; give its task, for example walker_walk"
+        )
+    if settings.task is None and ":" in task and not trust:
+        raise UserError(
+            f"{source.title} names code to import ({task}); if you trust it, give that as the task yourself, or "
+            "--trust (in Python: trust=True)"
         )
     size = _agreed("image_size", settings.image_size, source.image_size, source) or Config.image_size
     stack = _agreed("frame_stack", settings.frame_stack, source.frame_stack, source)

@@ -63,6 +63,7 @@ def evaluate(
     image_key: str = "",
     train_seed: int = 0,
     decisions: int | None = None,
+    trust: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Test a policy that was made elsewhere, in the episodes that `softaug eval` plays with a run of softaug.
@@ -77,6 +78,7 @@ def evaluate(
     name, out: keep the results under this name, in this directory (by default runs/TASK-NAME-SEED), for `report` and
         `reproduce`; the same evaluation continues after an interruption. Without both, nothing is written.
     train_seed, decisions: of the policy's training, for tables.
+    trust: import the environment that the policy's file names as its task; not needed if you give the task.
 
     The result is that of `softaug eval --json`: `results` has a row for each mode, with its `returns`.
     """
@@ -94,6 +96,7 @@ def evaluate(
         colors=colors,
         out=out,
         keep=name is not None or out is not None,
+        trust=trust,
         quiet=quiet,
     )
     return report
