@@ -46,7 +46,7 @@ def open_policy(policy: AnyPolicy) -> PolicySource:
 def evaluate(
     policy: AnyPolicy,
     task: str | None = None,
-    modes: Sequence[str] | None = None,
+    modes: Sequence[str] | str | None = None,
     episodes: int = 10,
     *,
     image_size: int | None = None,
@@ -71,7 +71,8 @@ def evaluate(
     policy: a function that takes an observation, uint8 (3k, H, W), and returns an action in [-1, 1], float (A,); an object
         with `act` (and, if it likes, `begin_episode(seed)` and `observe(obs, action, next_obs)`); an ONNX file; a file of
         Stable-Baselines3; or `module:callable`.
-    task: a task of softaug, or `module:callable` of your own environment. modes: by default the benchmark's five.
+    task: a task of softaug, or `module:callable` of your own environment. modes: a list, or one text
+        with commas; by default the benchmark's five.
     image_size, frame_stack, action_repeat, render: of the observations, as in `softaug.make_env`; by default what the
         policy's file says, else those of `make_env`.
     seed: of the episodes. workers: processes; the results do not depend on it.
