@@ -18,6 +18,7 @@ from softaug.config import Config, make_config, write_config
 from softaug.envs.custom.loading import load_callable, source_facts
 from softaug.errors import UserError
 from softaug.evaluation.diagnose import diagnose
+from softaug.lab.agents import load_agents
 from softaug.learning.agent import make_agent
 from softaug.storage import checkpoint
 from softaug.storage.run_files import run_directory_of
@@ -86,7 +87,7 @@ def test_code_beside_a_shared_run_is_imported_only_if_trusted(
     assert marker.exists(), "--trust must import it"
 
 
-@pytest.mark.parametrize("command", ["eval", "diagnose", "lab"])
+@pytest.mark.parametrize("command", ["eval", "diagnose"])
 def test_code_that_a_policys_file_names_is_imported_only_if_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -98,15 +99,14 @@ def test_code_that_a_policys_file_names_is_imported_only_if_trusted(
     arguments = {
         "eval": ["eval", "--policy", str(file), "--out", str(tmp_path / "out"), "--workers", "1"],
         "diagnose": ["diagnose", "--policy", str(file), "--out", str(tmp_path / "out")],
-        "lab": ["lab", str(file), "--no-browser"],
     }[command]
     assert cli.main(arguments) == 2 and not marker.exists()
     said = capsys.readouterr().err
     assert f"names code to import ({module}:go)" in said and "--trust" in said
-    if command == "lab":
-        return  # with --trust it would serve until it is interrupted
     with pytest.raises(UserError, match="trust=True"):
         softaug.evaluate(file)
+    with pytest.raises(UserError, match="names code to import"):
+        load_agents([str(file)])
     assert not marker.exists() and module not in sys.modules
     # The environment is none, which is said once it was imported and called.
     for consent in (["--trust"], ["--task", f"{module}:go"]):
