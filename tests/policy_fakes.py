@@ -39,6 +39,54 @@ def of_words(obs: np.ndarray) -> str:
     return "left"
 
 
+def huge(obs: np.ndarray) -> list[int]:
+    return [10**400, 0]
+
+
+def imaginary(obs: np.ndarray) -> np.ndarray:
+    return np.array([1 + 2j, 0])
+
+
+class Unreadable:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise RuntimeError("the device is gone")
+
+
+def unreadable(obs: np.ndarray) -> Unreadable:
+    return Unreadable()
+
+
+class NeedsWeights:
+    def __init__(self, weights: str) -> None: ...
+
+
+class WithoutWeights:
+    def __init__(self) -> None:
+        raise OSError("no weights here")
+
+
+class Quits:
+    def __init__(self) -> None:
+        raise SystemExit(0)
+
+
+class Draws:
+    """Draws when it is made, too."""
+
+    def __init__(self) -> None:
+        draws(np.zeros(1))
+
+    def act(self, obs: np.ndarray) -> list[float]:
+        return draws(obs)
+
+
+def interrupted(obs: np.ndarray) -> np.ndarray:
+    """As by Ctrl-C, but not on the images by which it is recognized: the bright square is 230 everywhere."""
+    if obs.max() == 230:
+        raise KeyboardInterrupt
+    return np.zeros(2)
+
+
 class Counting:
     """Counts its decisions; `begin_episode` must come first. In the third of every episode it may fail."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 from fabricated import fabricate_run
 from fakes import SIZE, DotEnv, tiny_config
+from onnx_files import save_onnx
 
 import softaug
 import softaug.envs
@@ -19,6 +22,7 @@ from softaug.cli import main
 from softaug.config import Config, read_config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import evaluate as play
+from softaug.evaluation.onnx_weights import weight_files
 from softaug.evaluation.policy_sources import callable_source, onnx_source
 from softaug.evaluation.run_evaluation import EvaluationOptions, evaluate_run
 from softaug.learning.agent import make_agent
@@ -120,6 +124,13 @@ EXITING = "raised SystemExit: 3 (policy_fakes.py, line "
         ("Exiting", EXITING, 1),
         ("batched", "returned an action of shape (1, 2) instead of (2,) at decision 0 in train, episode", 1),
         ("of_words", "returned str instead of an action at decision 0 in train, episode", 1),
+        ("huge", "returned an action with a number that is too large at decision 0", 1),
+        ("imaginary", "returned complex numbers (ndarray) instead of an action at decision 0", 1),
+        (
+            "unreadable",
+            "returned Unreadable, which raised RuntimeError: the device is gone (policy_fakes.py, line ",
+            1,
+        ),
         # From another process: what it returned, what it raised, and what would have ended it.
         ("Nan", NAN, 2),
         ("Raising", RAISING, 2),
@@ -166,6 +177,96 @@ def test_finished_episodes_are_kept_when_it_fails(tmp_path: Path, capsys: pytest
     # The same policy without the mode in which it fails plays nothing again.
     assert main([*command, "--modes", "train"]) == 0
     assert len(journal.read_text().splitlines()) == 2
+
+
+def test_nothing_is_said_to_be_kept_in_a_deleted_directory(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"in dark, episode 0; fix the policy$"):
+        softaug.evaluate("policy_fakes:DarkNan", modes=["train", "dark"], episodes=1, **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        softaug.evaluate("policy_fakes:interrupted", modes=["train"], episodes=1, **{**SMALL, "quiet": False})
+    assert "kept in" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("NeedsWeights", "raised TypeError: "),
+        ("WithoutWeights", "raised OSError: no weights here (policy_fakes.py, line "),
+        ("Quits", "raised SystemExit: 0 (policy_fakes.py, line "),
+    ],
+)
+def test_a_class_that_cannot_be_made(policy: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--policy", f"policy_fakes:{policy}", "--task", "walker_walk"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"the policy policy_fakes:{policy} cannot be made: " in line and said in line
+
+
+def test_a_module_that_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "exits_at_once.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["eval", "--policy", "exits_at_once:act", "--task", "walker_walk"]) == 2
+    assert "its module raised SystemExit: 0 (exits_at_once.py, line 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("policy", [policy_fakes.rest, policy_fakes.draws, "policy_fakes:Draws"])
+def test_the_callers_generators_are_left_alone(policy: Any) -> None:
+    def drawn() -> list[Any]:
+        return [random.random(), np.random.rand(), torch.rand(1).item()]  # noqa: NPY002
+
+    def seed() -> None:
+        random.seed(1)
+        np.random.seed(2)  # noqa: NPY002
+        torch.manual_seed(3)
+
+    seed()
+    expected = drawn()
+    seed()
+    softaug.evaluate(policy, modes=["train"], episodes=1, **SMALL)
+    assert drawn() == expected
+
+
+def test_settings_that_are_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    call = {**SMALL, "modes": ["train"], "episodes": 1}
+    for given, said in (
+        ({"image_size": 0}, "image_size must be at least 1, not 0"),
+        ({"frame_stack": 0}, "frame_stack must be at least 1, not 0"),
+        ({"action_repeat": 0}, "action_repeat must be at least 1, not 0"),
+        ({"image_size": "32"}, "image_size must be a whole number, not '32'"),
+        ({"image_size": True}, "image_size must be a whole number, not True"),
+        ({"decisions": 1.5}, "decisions must be a whole number, not 1.5"),
+        ({"episodes": "2"}, "episodes must be a whole number, not '2'"),
+        ({"workers": None}, "workers must be a whole number, not None"),
+        ({"seed": 0.5}, "seed must be a whole number, not 0.5"),
+        ({"task": 5}, "task must be a text, not 5"),
+        ({"name": 5}, "name must be a text, not 5"),
+        ({"name": ""}, "a policy cannot be called ''"),
+        ({"modes": 5}, "modes must be a list of names, not 5"),
+        ({"modes": "tran"}, "tran"),
+    ):
+        with pytest.raises(UserError) as caught:
+            softaug.evaluate(policy_fakes.rest, **{**call, **given})  # type: ignore[arg-type]
+        assert said in str(caught.value)
+    for flag in ("image_size", "frame_stack", "action_repeat"):
+        command = [
+            "--policy",
+            "policy_fakes:rest",
+            "--task",
+            "walker_walk",
+            "--" + flag.replace("_", "-"),
+            "0",
+        ]
+        for name in ("eval", "diagnose"):
+            assert main([name, *command]) == 2
+            assert f"{flag} must be at least 1, not 0" in capsys.readouterr().err
+
+
+def test_one_text_names_the_modes() -> None:
+    sizes: dict[str, Any] = {**SMALL, "image_size": np.int64(16)}
+    for modes in ("train", "train, dark"):
+        report = softaug.evaluate(policy_fakes.rest, modes=modes, episodes=1, **sizes)
+        assert list(returns(report)) == [mode.strip() for mode in modes.split(",")]
 
 
 def test_names_that_are_wrong(tmp_path: Path) -> None:
@@ -237,6 +338,22 @@ def test_an_evaluation_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match="has results with image_size 16, not 20"):
         softaug.evaluate("policy_fakes:Weights", episodes=3, **{**call, "image_size": 20})
     assert len(journal.read_text().splitlines()) == 3
+
+
+def test_first_episodes_are_recorded(tmp_path: Path, dots: None) -> None:
+    command = [
+        "eval",
+        "--policy",
+        "policy_fakes:rest",
+        "--task",
+        "walker_walk",
+        "--modes",
+        "train,color_hard",
+    ]
+    command += ["--image-size", str(SIZE), "--frame-stack", "2", "--episodes", "2", "--workers", "1"]
+    assert main([*command, "--out", str(tmp_path / "rest"), "--video"]) == 0
+    videos = sorted(path.name for path in (tmp_path / "rest" / "videos").rglob("*.mp4"))
+    assert videos == ["color_hard.mp4", "train.mp4"]
 
 
 def test_nothing_is_written_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +456,7 @@ def test_onnx_files_of_others(tmp_path: Path, dots: None) -> None:
     with pytest.raises(UserError, match=f"takes image_size {SIZE}, not 84"):
         softaug.evaluate(file, "walker_walk", ["train"], 2, image_size=84)
     make = source.make
-    file.write_bytes(file.read_bytes() + b"\n")
+    file.write_bytes(file.read_bytes() + b"\x98\x06\x01")  # one more field, which readers pass over
     with pytest.raises(UserError, match="has changed since the start"):
         make()
 
@@ -347,8 +464,14 @@ def test_onnx_files_of_others(tmp_path: Path, dots: None) -> None:
 def test_onnx_files_that_cannot_act(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     (tmp_path / "no.onnx").write_bytes(b"no model")
-    with pytest.raises(UserError, match="onnxruntime cannot run"):
+    with pytest.raises(UserError, match="is no ONNX file"):
         onnx_source(tmp_path / "no.onnx")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    with pytest.raises(UserError, match="onnxruntime cannot run"):
+        onnx_source(tmp_path / "empty.onnx")
+    deep = save_onnx(tmp_path / "deep.onnx", metadata={"softaug": '"1"', "task": "[" * 200_000})
+    with pytest.raises(UserError, match=r"the metadata 'task' of .* is nested too deeply"):
+        onnx_source(deep)
     flat = write_onnx(tmp_path / "flat.onnx", torch.nn.Linear(4, 2), torch.zeros(1, 4))
     with pytest.raises(UserError, match=r"has shape \[1, 4\]; export a policy with one input of pixels"):
         onnx_source(flat)
@@ -360,6 +483,63 @@ def test_onnx_files_that_cannot_act(tmp_path: Path) -> None:
     two = write_onnx(tmp_path / "two.onnx", Two(), torch.zeros(1, 6, 16, 16), output_names=["mean", "value"])
     with pytest.raises(UserError, match="has the outputs mean, value; name the one with the action"):
         onnx_source(two)
+
+
+def test_onnx_weights_in_files_of_their_own(tmp_path: Path) -> None:
+    obs = np.full((6, 16, 16), 100, np.uint8)
+    for name in ("policy.onnx.data", "weights.bin"):
+        file = save_onnx(tmp_path / "policy.onnx", weights_file=name, value=0.5)
+        first = onnx_source(file)
+        assert first.make().act(obs) == pytest.approx([0.3, 0.3])
+        graph = file.read_bytes()
+        save_onnx(file, weights_file=name, value=-0.5)
+        assert file.read_bytes() == graph, "only the weights are others"
+        with pytest.raises(UserError, match="has changed since the start"):
+            first.make()
+        second = onnx_source(file)
+        assert second.sha256 != first.sha256 and second.make().act(obs) == pytest.approx([-0.3, -0.3])
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(UserError, match=r"in 'weights.bin' cannot be read \(No such file or directory\)"):
+        onnx_source(file)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "elsewhere").write_bytes(bytes(48))
+    for name in ("../elsewhere", str(tmp_path / "elsewhere"), ""):
+        outside = save_onnx(tmp_path / "inner" / "policy.onnx", weights_file=name or "../")
+        with pytest.raises(UserError, match="outside its folder"):
+            onnx_source(outside)
+
+
+def test_every_place_for_onnx_weights_is_found() -> None:
+    onnx = pytest.importorskip("onnx")
+
+    def tensor(name: str) -> Any:
+        found = onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [1], bytes(4), raw=True)
+        onnx.external_data_helper.set_external_data(found, name, offset=2**40)
+        return found
+
+    def sparse(name: str) -> Any:
+        return onnx.SparseTensorProto(values=tensor(name + "_values"), indices=tensor(name + "_indices"))
+
+    attributes = {"one": tensor("t"), "more": [tensor("ts")], "thin": sparse("s"), "thins": [sparse("ss")]}
+    inner = onnx.helper.make_graph([], "inner", [], [], [tensor("inner")])
+    node = onnx.helper.make_node(
+        "Any", ["x"], ["y"], body=inner, bodies=[inner], number=-1, share=0.5, **attributes
+    )
+    graph = onnx.helper.make_graph(
+        [node], "outer", [], [], [tensor("outer")], sparse_initializer=[sparse("o")]
+    )
+    called = onnx.helper.make_node("Any", ["x"], ["y"], value=tensor("function"))
+    function = onnx.helper.make_function("own", "F", ["x"], ["y"], [called], [])
+    model = onnx.helper.make_model(graph, functions=[function])
+    model.training_info.add().algorithm.CopyFrom(
+        onnx.helper.make_graph([], "training", [], [], [tensor("training")])
+    )
+    content = model.SerializeToString()
+    expected = {"t", "ts", "inner", "outer", "function", "training"}
+    expected |= {f"{name}_{part}" for name in ("s", "ss", "o") for part in ("values", "indices")}
+    assert weight_files(content) == sorted(expected)
+    with pytest.raises(ValueError, match="cut off"):
+        weight_files(content[:-1])
 
 
 def test_onnxruntime_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,3 +631,35 @@ def test_how_far_its_actions_move(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (
         "0.00 ± 0.00" in still and "the policy does the same in every state" in still and "cos f" not in still
     )
+
+
+@pytest.mark.slow
+def test_a_diagnosis_and_results_of_one_policy_share_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In either order, by name or by place; those of another policy are refused."""
+    monkeypatch.chdir(tmp_path)
+    task = ["--task", "point_mass_easy", "--image-size", "16", "--frame-stack", "1", "--action-repeat", "50"]
+    task += ["--render", "aliased", "--modes", "train"]
+    diagnose = ["diagnose", *task, "--states", "2", "--policy"]
+    evaluate = ["eval", *task, "--episodes", "1", "--workers", "1", "--policy"]
+    for number, place in enumerate((["--name", "mine"], ["--out", "place"])):
+        folder = [Path("runs/point_mass_easy-mine-0"), Path("place")][number]
+        for first, second in ((diagnose, evaluate), (evaluate, diagnose)):
+            assert main([*first, "policy_fakes:rest", *place]) == 0
+            assert main([*second, "policy_fakes:rest", *place]) == 0
+            assert {path.name for path in folder.iterdir()} >= {"diagnosis.json", "diagnosis.png", "eval"}
+            before = (folder / "diagnosis.json").read_bytes()
+            capsys.readouterr()
+            assert main([*diagnose, "policy_fakes:Counting", *place]) == 2
+            assert "has results " in capsys.readouterr().err
+            assert (folder / "diagnosis.json").read_bytes() == before
+            shutil.rmtree(folder)
+        assert main([*diagnose, "policy_fakes:rest", *place]) == 0
+        capsys.readouterr()
+        assert main([*evaluate, "policy_fakes:Counting", *place]) == 2
+        assert "diagnosis.json is of another policy or task; give another name" in capsys.readouterr().err
+        assert sorted(path.name for path in folder.iterdir()) == ["diagnosis.json", "diagnosis.png"]
+    run = save_run(tmp_path / "run")
+    assert main([*diagnose, "policy_fakes:rest", "--out", str(run)]) == 2
+    assert "is the directory of a run" in capsys.readouterr().err

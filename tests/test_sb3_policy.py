@@ -205,11 +205,12 @@ def test_a_damaged_file_is_refused_in_one_sentence(saved: Path, tmp_path: Path) 
         )
         with pytest.raises(UserError):
             sb3_source(file)
-    with zipfile.ZipFile(tmp_path / "packed.zip", "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("data", json.dumps({"a": list(range(1000))}))
-        packed.writestr("policy.pth", b"")
-    content = bytearray((tmp_path / "packed.zip").read_bytes())
-    content[40:80] = b"\xff" * 40
-    (tmp_path / "packed.zip").write_bytes(content)
-    with pytest.raises(UserError, match=r"is no model of Stable-Baselines3"):
-        sb3_source(tmp_path / "packed.zip")
+    for packing in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "packed.zip", "w", packing) as packed:
+            packed.writestr("data", json.dumps({"a": list(range(1000))}))
+            packed.writestr("policy.pth", b"")
+        content = bytearray((tmp_path / "packed.zip").read_bytes())
+        content[48:80] = bytes(byte ^ 255 for byte in content[48:80])
+        (tmp_path / "packed.zip").write_bytes(content)
+        with pytest.raises(UserError, match=r"is no model of Stable-Baselines3"):
+            sb3_source(tmp_path / "packed.zip")

@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from onnx_files import save_onnx
 
+import softaug
 from softaug import cli, trust
 from softaug.config import Config, make_config, write_config
 from softaug.envs.custom.loading import load_callable, source_facts
 from softaug.errors import UserError
 from softaug.evaluation.diagnose import diagnose
+from softaug.lab.agents import load_agents
 from softaug.learning.agent import make_agent
 from softaug.storage import checkpoint
 from softaug.storage.run_files import run_directory_of
@@ -82,6 +85,35 @@ def test_code_beside_a_shared_run_is_imported_only_if_trusted(
     assert "give --trust" in capsys.readouterr().err
     cli.main([*arguments, "--trust", *(["--no-env-process"] if command == "train" else [])])
     assert marker.exists(), "--trust must import it"
+
+
+@pytest.mark.parametrize("command", ["eval", "diagnose"])
+def test_code_that_a_policys_file_names_is_imported_only_if_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    marker, module = tmp_path / "executed", f"named_by_file_{command}"
+    (tmp_path / f"{module}.py").write_text(EVIL.format(marker=str(marker)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    metadata = {"softaug": '"0.1.0"', "task": f'"{module}:go"', "test_env": f'"dark={module}:go"'}
+    file = save_onnx(tmp_path / "shared.onnx", metadata=metadata)
+    arguments = {
+        "eval": ["eval", "--policy", str(file), "--out", str(tmp_path / "out"), "--workers", "1"],
+        "diagnose": ["diagnose", "--policy", str(file), "--out", str(tmp_path / "out")],
+    }[command]
+    assert cli.main(arguments) == 2 and not marker.exists()
+    said = capsys.readouterr().err
+    assert f"names code to import ({module}:go)" in said and "--trust" in said
+    with pytest.raises(UserError, match="trust=True"):
+        softaug.evaluate(file)
+    with pytest.raises(UserError, match="names code to import"):
+        load_agents([str(file)])
+    assert not marker.exists() and module not in sys.modules
+    # The environment is none, which is said once it was imported and called.
+    for consent in (["--trust"], ["--task", f"{module}:go"]):
+        assert cli.main([*arguments, *consent]) == 2
+        assert "which is no gymnasium.Env" in capsys.readouterr().err
+        assert marker.exists()
+        marker.unlink()
 
 
 def test_report_and_export_import_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def add_trust_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="import the environment that RUN names, although RUN was not trained here by you",
+        help="import the environment that RUN (or a policy's file) names, although it was not trained here by you",
     )
 
 

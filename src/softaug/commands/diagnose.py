@@ -24,7 +24,7 @@ from softaug.evaluation.diagnose import DEFAULT_MODES, IMAGE_FILE, JSON_FILE, Co
 from softaug.evaluation.diagnose.probe import DEFAULT_STATES, Probe, probe_runs
 from softaug.evaluation.diagnose.saliency import file_stem, film_saliency
 from softaug.evaluation.policy import PolicyFault
-from softaug.evaluation.policy_evaluation import ForeignPolicy, identify, policy_config
+from softaug.evaluation.policy_evaluation import ForeignPolicy, check_diagnosed, identify, policy_config
 from softaug.evaluation.run_evaluation import check_modes, with_media
 from softaug.evaluation.runs import Run, load_run
 from softaug.progress import Bars
@@ -90,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or (trained.path if args.policy is not None else outputs_of(args.run_dir))
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give --out a directory")
+    if isinstance(trained, ForeignPolicy):
+        check_diagnosed(trained, out)
     if args.seed < 0:
         raise UserError(f"--seed must not be negative, but is {args.seed}")
     modes = None if args.modes is None else check_modes(split_modes(args.modes), trained.config)
@@ -130,7 +132,7 @@ def _policy(args: argparse.Namespace) -> ForeignPolicy:
     from softaug.integrations.any_policy import open_policy
 
     source = open_policy(args.policy)
-    config = policy_config(source, policy_settings(args))
+    config = policy_config(source, policy_settings(args), trust=args.trust)
     return identify(source, config, default_directory(config))
 
 

@@ -192,7 +192,9 @@ def _evaluate_policy(args: argparse.Namespace, modes: Sequence[str] | None) -> t
         workers=args.workers,
         videos=args.videos,
         colors=args.colors,
+        video=args.video,
         out=args.out,
+        trust=args.trust,
     )
 
 

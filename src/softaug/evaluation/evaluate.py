@@ -212,11 +212,11 @@ def _play_here(
     seed: int,
     video_dir: Path | None,
 ) -> Generator[Episode, None, None]:
-    with _callers_state_kept():
+    with callers_state_kept():
         player = _Player(make_policy, env_factory, seed, video_dir)
     try:
         for task in tasks:
-            with _callers_state_kept():
+            with callers_state_kept():
                 episode = player.play(task)
             yield episode
     finally:
@@ -224,7 +224,7 @@ def _play_here(
 
 
 @contextlib.contextmanager
-def _callers_state_kept() -> Iterator[None]:
+def callers_state_kept() -> Iterator[None]:
     """One torch thread inside; afterwards the thread count and the global generators are as they were.
 
     Nothing in softaug draws from the global generators, but an environment or a policy of the user's may.

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,9 @@ from typing import Any
 
 from softaug.config import Config, default_directory, parse_test_env, write_config
 from softaug.envs.factory import ConfigEnvs
+from softaug.envs.modes import split_modes
 from softaug.errors import UserError
+from softaug.evaluation.evaluate import callers_state_kept
 from softaug.evaluation.policy import Policy
 from softaug.evaluation.policy_sources import CheckedMaker, PolicySource, check_picklable, fingerprint
 from softaug.evaluation.run_evaluation import EvaluationOptions, check_modes, default_modes, play_missing
@@ -85,35 +88,58 @@ def evaluate_policy(
     source: PolicySource,
     settings: PolicySettings,
     *,
-    modes: Sequence[str] | None = None,
+    modes: Sequence[str] | str | None = None,
     episodes: int = 10,
     seed: int = 0,
     workers: int = 1,
     videos: str | None = None,
     colors: str | None = None,
+    video: bool = False,
     out: str | Path | None = None,
     keep: bool = True,
+    trust: bool = False,
     quiet: bool = False,
 ) -> tuple[dict[str, Any], Path]:
     """Play `episodes` episodes in each of `modes`; the results (as of `softaug eval`) and the directory they are in.
 
     out: that directory; by default runs/TASK-NAME-SEED. keep: without it nothing stays on the disk.
+    modes: a list, or one text with commas. video: record the first episode of each mode, as for a run.
+    trust: import the environment that the policy's file names.
     """
-    config = policy_config(source, settings, modes)
+    if isinstance(modes, str):
+        modes = split_modes(modes)
+    elif modes is not None:
+        if not isinstance(modes, Iterable):
+            raise UserError(f"modes must be a list of names, not {modes!r:.80}")
+        modes = list(modes)
+    episodes, workers = whole_number("episodes", episodes, 1), whole_number("workers", workers, 1)
+    seed = whole_number("seed", seed, 0)
+    config = policy_config(source, settings, modes, trust=trust)
     chosen = default_modes(config) if modes is None else check_modes(modes, config)
     if workers > 1:
         check_picklable(source)
     path = Path(out) if out is not None else default_directory(config)
     tested = identify(source, config, path)
     options = EvaluationOptions(
-        path, chosen, episodes, workers, seed, videos=videos, colors=colors, checkpoint=CHECKPOINT
+        path,
+        chosen,
+        episodes,
+        workers,
+        seed,
+        videos=videos,
+        colors=colors,
+        checkpoint=CHECKPOINT,
+        video=video,
     )
     media = dataclasses.replace(config, videos=videos or "", colors=colors or "")
     shown = dataclasses.replace(tested, config=media)
     if not keep:
         with tempfile.TemporaryDirectory() as folder:
             report, _ = play_missing(
-                dataclasses.replace(options, out=Path(folder) / "results.json"), shown, quiet=quiet
+                dataclasses.replace(options, out=Path(folder) / "results.json"),
+                shown,
+                kept=False,
+                quiet=quiet,
             )
         return report, path
     _open_directory(tested)
@@ -123,29 +149,43 @@ def evaluate_policy(
 
 
 def policy_config(
-    source: PolicySource, settings: PolicySettings, modes: Sequence[str] | None = None
+    source: PolicySource,
+    settings: PolicySettings,
+    modes: Sequence[str] | None = None,
+    *,
+    trust: bool = False,
 ) -> Config:
-    """The task and the images of an evaluation, as the config of a run that was never trained."""
-    task = settings.task or source.task
+    """The task and the images of an evaluation, as the config of a run that was never trained.
+
+    A file may come from somebody else: an environment that it names is only taken from it with `trust`.
+    """
+    settings = _checked(settings)
+    task = settings.task if settings.task is not None else source.task
     if task is None:
         raise UserError(
             f"{source.title} does not say what it was made for; give its task, for example walker_walk"
         )
-    size = _agreed("image_size", settings.image_size, source.image_size, source) or Config.image_size
+    if settings.task is None and ":" in task and not trust:
+        raise UserError(
+            f"{source.title} names code to import ({task}); if you trust it, give that as the task yourself, or "
+            "--trust (in Python: trust=True)"
+        )
+    size = _agreed("image_size", settings.image_size, source.image_size, source)
+    size = Config.image_size if size is None else size
     stack = _agreed("frame_stack", settings.frame_stack, source.frame_stack, source)
     repeat = settings.action_repeat or (source.action_repeat if task == source.task else None) or 0
     if ":" not in task and repeat == default_action_repeat(task):
         repeat = 0  # as a run says it
     fields: dict[str, Any] = {
         "task": task,
-        "method": FOREIGN + (settings.name or source.name),
+        "method": FOREIGN + (source.name if settings.name is None else settings.name),
         "seed": settings.train_seed,
         "decisions": settings.decisions if settings.decisions is not None else source.decisions or 0,
         "image_size": size,
         "crop_size": size,
         "frame_stack": stack or default_frame_stack(task),
         "action_repeat": repeat,
-        "render": settings.render or source.render or Config.render,
+        "render": settings.render if settings.render is not None else source.render or Config.render,
     }
     if ":" in task:
         entries = [entry.strip() for entry in (settings.test_env or "").split(",") if entry.strip()]
@@ -162,6 +202,30 @@ def policy_config(
     return Config(**fields)
 
 
+def _checked(settings: PolicySettings) -> PolicySettings:
+    """The settings, if each is of its type: Python does not look, and a command's 0 is not "as the file says"."""
+    for name in ("task", "name", "render", "test_env", "image_key"):
+        if not isinstance(value := getattr(settings, name), str | None):
+            raise UserError(f"{name} must be a text, not {value!r:.80}")
+    least = {"image_size": 1, "frame_stack": 1, "action_repeat": 1, "train_seed": 0, "decisions": 0}
+    given = {name: value for name in least if (value := getattr(settings, name)) is not None}
+    numbers: dict[str, Any] = {name: whole_number(name, value, least[name]) for name, value in given.items()}
+    return dataclasses.replace(settings, **numbers)
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """The value as an int, also if it is one of NumPy's."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise UserError(f"{name} must be a whole number, not {value!r:.80}")
+    if number < least:
+        raise UserError(f"{name} must be at least {least}, not {number}")
+    return number
+
+
 def _agreed(name: str, given: int | None, said: int | None, source: PolicySource) -> int | None:
     if given is not None and said is not None and given != said:
         raise UserError(f"{source.title} takes {name} {said}, not {given}; leave {name} out")
@@ -170,7 +234,7 @@ def _agreed(name: str, given: int | None, said: int | None, source: PolicySource
 
 def identify(source: PolicySource, config: Config, path: Path) -> ForeignPolicy:
     """The policy in the place of a run; made once here, so that a file that cannot be read shows at once."""
-    with closing(ConfigEnvs(config)("train", 0)) as env:
+    with callers_state_kept(), closing(ConfigEnvs(config)("train", 0)) as env:
         assert env.action_space.shape is not None and env.observation_space.shape is not None
         make = CheckedMaker(source, env.action_space.shape)
         sha256 = fingerprint(source, make(), env.observation_space.shape)
@@ -184,8 +248,9 @@ def _open_directory(tested: ForeignPolicy) -> None:
         raise UserError(f"{tested.path} is a file; give another name or place")
     if files.exist:
         _check_same(tested, files)
-    elif tested.path.is_dir() and any(tested.path.iterdir()):
+    elif tested.path.is_dir() and set(tested.path.iterdir()) - _diagnosis_files(files):
         raise UserError(f"{tested.path} has other files; give the results a directory of their own")
+    _check_diagnosis(tested, files)
     facts = {
         "policy": tested.facts,
         "policy_sha256": tested.sha256,
@@ -222,6 +287,30 @@ def _check_same(tested: ForeignPolicy, files: RunFiles) -> None:
         raise UserError(
             f"{files.path} has results of another policy of that name (its file or code has changed); {remedy}"
         )
+
+
+def check_diagnosed(tested: ForeignPolicy, directory: Path) -> None:
+    """Refuse a directory for the diagnosis that has results of another policy, or is that of a run."""
+    files = RunFiles(directory)
+    if files.exist:
+        _check_same(tested, files)
+
+
+def _diagnosis_files(files: RunFiles) -> set[Path]:
+    """What `softaug diagnose` writes, which may come before the results."""
+    return {files.diagnosis, files.diagnosis.with_suffix(".png")}
+
+
+def _check_diagnosis(tested: ForeignPolicy, files: RunFiles) -> None:
+    """Results must not come next to the diagnosis of another policy."""
+    if not files.diagnosis.is_file():
+        return
+    remedy = "give another name or place, or delete that file"
+    found = read_object(files.diagnosis, remedy)
+    checkpoint = found.get("checkpoint")
+    diagnosed = checkpoint.get("weights_sha256") if isinstance(checkpoint, dict) else None
+    if found.get("task") != tested.config.task or diagnosed != tested.sha256:
+        raise UserError(f"{files.diagnosis} is of another policy or task; {remedy}")
 
 
 def _mark_finished(tested: ForeignPolicy) -> None:

@@ -10,7 +10,6 @@ in such a policy into a `PolicyFault`, one sentence. Nothing from an ONNX file i
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import pickle
@@ -28,6 +27,8 @@ import torch
 from softaug.envs.custom.loading import load_object, source_facts, spec_of
 from softaug.envs.factory import hash_of
 from softaug.errors import UserError
+from softaug.evaluation.evaluate import callers_state_kept
+from softaug.evaluation.onnx_weights import onnx_sha256
 from softaug.evaluation.policy import Policy, PolicyFault
 
 ONNX_INPUTS = {
@@ -51,7 +52,7 @@ class PolicySource:
     name: str
     """What tables call it, unless the user says otherwise."""
     sha256: str | None = None
-    """Of its file; None: it has none, and is recognized by what it does (`fingerprint`)."""
+    """Of its files; None: it has none, and is recognized by what it does (`fingerprint`)."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Where it comes from, for the results; JSON."""
     task: str | None = None
@@ -94,7 +95,7 @@ class OnnxFile:
     sha256: str
 
     def __call__(self) -> Policy:
-        if _sha256(self.path) != self.sha256:
+        if onnx_sha256(self.path) != self.sha256:
             raise UserError(f"{self.path} has changed since the start; start again")
         return OnnxPolicy(_open_session(self.path), str(self.path))
 
@@ -105,13 +106,13 @@ def onnx_source(path: Path) -> PolicySource:
         raise UserError("ONNX policies need onnxruntime; install it with `pip install 'softaug[onnx]'`")
     if not path.is_file():
         raise UserError(f"{path} does not exist; give an ONNX file, or module:callable of your own policy")
-    sha256 = _sha256(path)
+    sha256 = onnx_sha256(path)
     session = _open_session(path)
     channels, size = _onnx_image(session, path)
     _action_output(session, str(path))
-    said = _onnx_facts(session)
+    said = _onnx_facts(session, path)
     return PolicySource(
-        make=OnnxFile(path.resolve(), sha256),
+        make=OnnxFile(path.absolute(), sha256),
         title=str(path),
         name=path.stem,
         sha256=sha256,
@@ -173,7 +174,7 @@ def _action_output(session: Any, title: str) -> str:
     raise UserError(f"{title} has the outputs {', '.join(names)}; name the one with the action `action`")
 
 
-def _onnx_facts(session: Any) -> dict[str, Any]:
+def _onnx_facts(session: Any, path: Path) -> dict[str, Any]:
     """The metadata that `softaug export` writes; nothing else in them is used."""
     found = {}
     for key, text in session.get_modelmeta().custom_metadata_map.items():
@@ -181,19 +182,15 @@ def _onnx_facts(session: Any) -> dict[str, Any]:
             found[key] = json.loads(text)
         except ValueError:
             found[key] = text
+        except RecursionError:
+            raise UserError(
+                f"the metadata {key!r:.80} of {path} is nested too deeply; export the policy again"
+            ) from None
     return found if "softaug" in found else {}
 
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _sha256(path: Path) -> str:
-    """Of the file, and of the weights that PyTorch's exporter puts into a second one."""
-    content = hashlib.sha256(path.read_bytes())
-    if (weights := path.with_name(path.name + ".data")).is_file():
-        content.update(weights.read_bytes())
-    return content.hexdigest()
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
@@ -234,8 +231,22 @@ class NamedCallable:
     spec: str
 
     def __call__(self) -> Policy:
-        found = load_object(self.spec)
-        given = found() if isinstance(found, type) else found
+        try:
+            found = load_object(self.spec)
+        except SystemExit as error:  # would end the command as if it had succeeded
+            raise UserError(
+                f"{self.spec} cannot be imported: its module raised {_described(error)}; name a module that "
+                "does not exit when it is imported"
+            ) from error
+        try:
+            given = found() if isinstance(found, type) else found
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UserError(
+                f"the policy {self.spec} cannot be made: {self.spec}() raised {_described(error)}; fix the class, or "
+                "name a function or an object"
+            ) from error
         if not callable(given) and not hasattr(given, "act"):
             raise UserError(
                 f"{self.spec} is {type(given).__name__}, no policy; name a function that takes an observation and "
@@ -256,7 +267,8 @@ class GivenObject:
 
 def callable_source(spec: str) -> PolicySource:
     """The policy that `module:callable` names."""
-    NamedCallable(spec)()  # a name that is wrong shows here
+    with callers_state_kept():
+        NamedCallable(spec)()  # a name that is wrong shows here
     return PolicySource(
         make=NamedCallable(spec),
         title=spec,
@@ -308,10 +320,21 @@ class CheckedPolicy:
     def act(self, obs: np.ndarray) -> np.ndarray:
         obs = obs.copy()  # what a policy does to its copy harms nobody
         action = self._call("act", obs)
+        kind = type(action).__name__
         try:
-            action = np.asarray(action, np.float32)
+            array = np.asarray(action)
+            is_complex = np.iscomplexobj(array)
+            action = array if is_complex else array.astype(np.float32)
         except (TypeError, ValueError):
-            raise self._fault(f"returned {type(action).__name__} instead of an action") from None
+            raise self._fault(f"returned {kind} instead of an action") from None
+        except OverflowError:
+            raise self._fault("returned an action with a number that is too large") from None
+        except (Exception, SystemExit) as error:  # of its own __array__
+            raise self._fault(
+                f"returned {kind}, which raised {_described(error)} when read as an array"
+            ) from error
+        if is_complex:
+            raise self._fault(f"returned complex numbers ({kind}) instead of an action")
         if action.shape != self._shape:
             raise self._fault(f"returned an action of shape {action.shape} instead of {self._shape}")
         if not np.isfinite(action).all():

@@ -97,9 +97,9 @@ def chosen_run(options: EvaluationOptions) -> Run:
 
 
 def play_missing(
-    options: EvaluationOptions, tested: Tested, *, quiet: bool = False
+    options: EvaluationOptions, tested: Tested, *, kept: bool = True, quiet: bool = False
 ) -> tuple[dict[str, Any], Path]:
-    """`evaluate_run` of what was loaded already."""
+    """`evaluate_run` of what was loaded already. kept: whether the files stay, so that it can be continued."""
     with (
         RunEvaluation(options, tested) as evaluation,
         EpisodeProgress(evaluation.total, quiet=quiet) as progress,
@@ -113,14 +113,17 @@ def play_missing(
                         evaluation.add(adapt, episode)
                         progress.advance(episode)
         except KeyboardInterrupt:
-            progress.say(
-                f"{progress.done} of {progress.total} episodes are kept in {evaluation.journal.path}; "
-                "start the same command again to continue"
-            )
+            if kept:
+                progress.say(
+                    f"{progress.done} of {progress.total} episodes are kept in {evaluation.journal.path}; "
+                    "start the same command again to continue"
+                )
             raise
         except PolicyFailed as error:
-            kept = f"{progress.done} of {progress.total} episodes are kept in {evaluation.journal.path}"
-            raise PolicyFailed(f"{error}; fix the policy{f' ({kept})' if progress.done else ''}") from error
+            remark = f" ({progress.done} of {progress.total} episodes are kept in {evaluation.journal.path})"
+            raise PolicyFailed(
+                f"{error}; fix the policy{remark if kept and progress.done else ''}"
+            ) from error
     return evaluation.write(), evaluation.out
 
 

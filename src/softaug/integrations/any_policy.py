@@ -46,7 +46,7 @@ def open_policy(policy: AnyPolicy) -> PolicySource:
 def evaluate(
     policy: AnyPolicy,
     task: str | None = None,
-    modes: Sequence[str] | None = None,
+    modes: Sequence[str] | str | None = None,
     episodes: int = 10,
     *,
     image_size: int | None = None,
@@ -63,6 +63,7 @@ def evaluate(
     image_key: str = "",
     train_seed: int = 0,
     decisions: int | None = None,
+    trust: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Test a policy that was made elsewhere, in the episodes that `softaug eval` plays with a run of softaug.
@@ -70,13 +71,15 @@ def evaluate(
     policy: a function that takes an observation, uint8 (3k, H, W), and returns an action in [-1, 1], float (A,); an object
         with `act` (and, if it likes, `begin_episode(seed)` and `observe(obs, action, next_obs)`); an ONNX file; a file of
         Stable-Baselines3; or `module:callable`.
-    task: a task of softaug, or `module:callable` of your own environment. modes: by default the benchmark's five.
+    task: a task of softaug, or `module:callable` of your own environment. modes: a list, or one text
+        with commas; by default the benchmark's five.
     image_size, frame_stack, action_repeat, render: of the observations, as in `softaug.make_env`; by default what the
         policy's file says, else those of `make_env`.
     seed: of the episodes. workers: processes; the results do not depend on it.
     name, out: keep the results under this name, in this directory (by default runs/TASK-NAME-SEED), for `report` and
         `reproduce`; the same evaluation continues after an interruption. Without both, nothing is written.
     train_seed, decisions: of the policy's training, for tables.
+    trust: import the environment that the policy's file names as its task; not needed if you give the task.
 
     The result is that of `softaug eval --json`: `results` has a row for each mode, with its `returns`.
     """
@@ -94,6 +97,7 @@ def evaluate(
         colors=colors,
         out=out,
         keep=name is not None or out is not None,
+        trust=trust,
         quiet=quiet,
     )
     return report

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import lzma
 import re
 import zipfile
 import zlib
@@ -148,6 +149,8 @@ def _parts(path: Path, content: bytes) -> tuple[dict[str, Any], dict[str, Tensor
         RuntimeError,  # encrypted, or of an unknown compression
         EOFError,
         zlib.error,
+        lzma.LZMAError,
+        OSError,  # damaged bzip2
     ) as error:
         raise UserError(f"{no_model} ({error}); give a file that model.save wrote") from None
     try:

@@ -43,7 +43,7 @@ def load_agents(
 
 def _load(source: str, checkpoint: str, videos: str, trust: bool) -> LabAgent:
     if source.endswith(".onnx"):
-        return _load_onnx(Path(source), videos)
+        return _load_onnx(Path(source), videos, trust)
     run = load_run(source, checkpoint)
     require_trust(run.path, run.config, trust=trust)
     config = dataclasses.replace(run.config, videos=videos) if videos else run.config
@@ -56,13 +56,13 @@ def _load(source: str, checkpoint: str, videos: str, trust: bool) -> LabAgent:
     )
 
 
-def _load_onnx(path: Path, videos: str) -> LabAgent:
+def _load_onnx(path: Path, videos: str, trust: bool) -> LabAgent:
     """A policy in a file, which says its task (as those of `softaug export` do); its features are not known."""
     from softaug.evaluation.policy_evaluation import PolicySettings, policy_config
     from softaug.evaluation.policy_sources import onnx_source
 
     source = onnx_source(path)
-    config = dataclasses.replace(policy_config(source, PolicySettings()), videos=videos)
+    config = dataclasses.replace(policy_config(source, PolicySettings(), trust=trust), videos=videos)
     return LabAgent(source.name, config, source.make, f"{config.task}, {path.name}")
 
 
