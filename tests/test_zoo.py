@@ -310,6 +310,15 @@ def test_modes_of_other_benchmarks_are_listed_in_a_table_of_their_own(
     first, second = re.split("─+", capsys.readouterr().out)[1:]
     assert (first.count(NAME), "111" in first, "222" in first) == (1, True, False)
     assert (second.count(f" {NAME} "), "222" in second, "111" in second) == (1, True, False)
+    # A robot's returns are small, and that in train stands next to the others.
+    robot = [
+        {"mode": mode, "mean": mean, "returns": [mean], "note": ""}
+        for mode, mean in [("train", 18.74), ("random_colors", -3.94)]
+    ]
+    rewrite_results(policy, results=robot, task="robot_push")
+    assert main(["zoo", "list"]) == 0
+    (only,) = re.split("─+", capsys.readouterr().out)[1:]
+    assert "18.7" in only and "-3.9" in only
 
 
 def test_a_folder_next_to_others_is_not_taken_for_a_policy(here: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from softaug.envs.modes import BENCHMARK_MODES
+from softaug.envs.modes import BENCHMARK_MODES, ROBOT_MODES
 from softaug.errors import UserError
 from softaug.zoo import PolicyFolder, locate, names
 from softaug.zoo.places import HUB, ZOO, check_policy_name
@@ -70,13 +70,9 @@ def _list(args: argparse.Namespace) -> int:
         print("there is no policy yet; make one from a run with: softaug zoo add RUN")
         return 0
     modes = list(dict.fromkeys(row["mode"] for results in policies.values() for row in results["results"]))
-    benchmark = {mode.name for mode in BENCHMARK_MODES}
     console = Console(highlight=False)
-    # One table of all modes would be too wide for any terminal.
-    for group in ([m for m in modes if m in benchmark], [m for m in modes if m not in benchmark]):
-        tested = {name: about for name, about in policies.items() if _means(about, group)}
-        if tested:
-            console.print(_table(tested, group, console))
+    for group, tested in _groups(policies, modes):
+        console.print(_table(tested, group, console))
     rows = [row for results in policies.values() for row in results["results"]]
     for note in sorted({row["note"] for row in rows if row["note"]}):
         console.print(note, markup=False)
@@ -86,7 +82,29 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _means(results: dict[str, Any], modes: Sequence[str]) -> dict[str, float]:
+def _groups(
+    policies: dict[str, dict[str, Any]], modes: Sequence[str]
+) -> Iterator[tuple[list[str], dict[str, dict[str, Any]]]]:
+    """Modes and the policies tested in them, by benchmark: one table of all modes would be too wide for any terminal."""
+    benchmark, robot = ({mode.name for mode in group} for group in (BENCHMARK_MODES, ROBOT_MODES))
+    others = set(modes) - benchmark - robot
+    for group in (benchmark, {"train", *robot}, others):
+        tested = {}
+        for name, about in policies.items():
+            # The return in train stands in the first table, or next to those in the robot's modes.
+            only_train = group is benchmark and not _means(about, robot) and _means(about, {"train"})
+            if only_train or _means(about, group - {"train"}):
+                tested[name] = about
+        if tested:
+            yield [mode for mode in modes if mode in group], tested
+
+
+def _shown(mean: float, task: str) -> str:
+    """Robot push has returns up to 50, the suite's tasks up to 1,000."""
+    return f"{mean:.1f}" if task.startswith("robot_push") else f"{mean:.0f}"
+
+
+def _means(results: dict[str, Any], modes: Collection[str]) -> dict[str, float]:
     """The mean return per mode; of several results (with and without adaptation, other media) the first."""
     rows = reversed(results["results"])
     return {row["mode"]: row["mean"] for row in rows if row["mode"] in modes}
@@ -108,7 +126,8 @@ def _table(policies: dict[str, dict[str, Any]], modes: Sequence[str], console: C
         for name, about in policies.items():
             means = _means(about, modes)
             said = (name, *(about[fact] for fact in facts), f"{about['decisions']:,}")
-            table.add_row(*map(escape, said), *(f"{means[m]:.0f}" if m in means else "–" for m in modes))
+            returns = [_shown(means[mode], about["task"]) if mode in means else "–" for mode in modes]
+            table.add_row(*map(escape, said), *returns)
         if console.measure(table, options=console.options.update(width=1000)).maximum <= console.width:
             break
     return table
