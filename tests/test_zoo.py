@@ -19,6 +19,7 @@ from fakes import DotEnv, tiny_config, train_dot
 
 import softaug.envs
 from softaug.cli import main
+from softaug.commands.zoo import ADVISED_BYTES
 from softaug.config import read_config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.runs import action_dim, load_policy, load_run
@@ -28,7 +29,7 @@ from softaug.results.publishing import publish
 from softaug.results.reading import find_runs, read_run
 from softaug.training.loop import evaluation_seed
 from softaug.zoo import PolicyFolder, locate, names, outputs_of
-from softaug.zoo.folder import OPTIONAL, REQUIRED
+from softaug.zoo.folder import OPTIONAL, REQUIRED, policy_folders
 
 NAME = "walker_walk-sac"
 
@@ -574,6 +575,16 @@ def test_a_tensor_of_another_name_is_no_layer() -> None:
         "actor.mlp.0.bias": torch.zeros(9),
     }
     assert action_dim(weights) == 3
+
+
+def test_the_policies_of_this_repository_are_whole_and_small() -> None:
+    """1 MB each: everybody who clones the repository gets all of them."""
+    folders = policy_folders(Path(__file__).parents[1] / "zoo")
+    if not folders:
+        pytest.skip("installed without the repository's zoo")
+    for folder in folders:
+        PolicyFolder(folder).verify()
+        assert (folder / "policy.safetensors").stat().st_size <= ADVISED_BYTES, folder.name
 
 
 def test_code_that_a_policy_names_is_not_imported(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
