@@ -230,7 +230,7 @@ def test_archive_that_leaves_the_folder_is_refused(server, softaug_home, tmp_pat
     assert registry.registered() == {}
     assert not list(tmp_path.rglob("escaped.txt"))
     assert not list(softaug_home.rglob("fine.png"))  # nothing of it stays
-    assert not list((softaug_home / "datasets").glob(".unpacking*"))
+    assert not list((softaug_home / "datasets").glob(".writing*"))
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
@@ -269,4 +269,4 @@ def test_damaged_archives_leave_nothing(tmp_path, image):
         with pytest.raises(UserError, match=message):
             unpack(tmp_path / name, tmp_path / "out")
         assert not (tmp_path / "out").exists()
-        assert not list(tmp_path.glob(".unpacking*"))
+        assert not list(tmp_path.glob(".writing*"))

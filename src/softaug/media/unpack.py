@@ -12,13 +12,13 @@ import shutil
 import stat
 import struct
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from softaug.errors import UserError
+from softaug.files import temporary_directory
 
 COPY_BYTES = 1 << 20
 ENCRYPTED = 0x1
@@ -37,8 +37,7 @@ def unpack(archive: Path, target: Path, progress: Callable[[int], None] | None =
         raise UserError(f"{target} exists already; move it away first.")
     if not archive.is_file():
         raise UserError(f"there is no archive {archive}.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".unpacking-{target.name}-"))
+    temporary = temporary_directory(target.parent)
     try:
         if zipfile.is_zipfile(archive):
             _unpack_zip(archive, temporary, progress)
@@ -46,7 +45,6 @@ def unpack(archive: Path, target: Path, progress: Callable[[int], None] | None =
             _unpack_tar(archive, temporary, progress)
         else:
             raise UserError(f"{archive} is neither a zip nor a tar archive.")
-        temporary.chmod(0o755)  # mkdtemp makes it private; data sets are often shared
         temporary.rename(target)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
