@@ -47,6 +47,12 @@ def test_the_masker_has_its_papers_layers_and_one_mask_per_frame(device):
         torch.testing.assert_close(out[:, rgb], alone(stack[:, rgb]), rtol=1e-5, atol=1e-3)
 
 
+def test_the_small_presets_masker_is_as_small_as_its_encoder():
+    encoder, _ = make_encoders(make_config(method="madi", preset="small"), 9)
+    assert encoder.masker is not None
+    assert [conv.out_channels for conv in encoder.masker.convs] == [8, 8, 1]
+
+
 def blacked_out(encoder: Encoder) -> None:
     """A masker that leaves nothing."""
     assert encoder.masker is not None

@@ -25,6 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         # With strides of 4 in all, centre taps alone would see one pixel in sixteen at first.
         "conv_init": "orthogonal",
         "pad_own_layers": 1,
+        "masker_filters": 8,
         "projection_dim": 50,
         "hidden_dim": 256,
         "batch_size": 64,

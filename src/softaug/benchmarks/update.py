@@ -41,7 +41,6 @@ from softaug.config import Config, make_config
 from softaug.errors import UserError
 from softaug.learning.agent import Agent, choose_device, make_agent
 from softaug.learning.memory import keep_freed_memory
-from softaug.learning.networks import Masker
 from softaug.learning.replay import Replay
 from softaug.media import image_source
 from softaug.methods import METHODS, get_method
@@ -94,7 +93,7 @@ def useful_gflop(config: Config) -> float:
 
 def masker_flops(config: Config) -> list[int]:
     """The same as `layer_flops` for MaDi's masker."""
-    channels = (3, Masker.WIDTH, Masker.WIDTH, 1)
+    channels = (3, config.masker_filters, config.masker_filters, 1)
     pixels = config.frame_stack * config.crop_size**2
     return [2 * pixels * 9 * here * there for here, there in pairwise(channels)]
 

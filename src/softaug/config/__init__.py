@@ -120,6 +120,7 @@ class Config:
         later=True,
     )
     pad_own_layers: int = option(3, "PAD: the last layers that RL and the auxiliary task do not share")
+    masker_filters: int = option(32, "MaDi: filters in the masker's two hidden layers", later=True)
     projection_dim: int = option(100, "size of every projection (K)")
     hidden_dim: int = option(1024, "width of the actor's and critic's MLPs")
     critic_norm: bool = option(False, "LayerNorm in the hidden layers of the Q functions", later=True)

@@ -18,7 +18,7 @@ def make_encoders(config: Config, in_channels: int) -> tuple[Encoder, Encoder]:
     if config.row.auxiliary_shares == "trunk":
         shared -= config.pad_own_layers
     trunk, channels = make_trunk(config, in_channels, shared)
-    masker = Masker(in_channels // 3) if config.row.masker else None
+    masker = Masker(in_channels // 3, config.masker_filters) if config.row.masker else None
     if shared == len(config.filters):
         encoder = auxiliary_encoder = Encoder(trunk, final_relu=config.final_relu, masker=masker)
     else:

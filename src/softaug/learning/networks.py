@@ -125,12 +125,10 @@ def differences(features: Tensor, frames: int) -> Tensor:
 class Masker(nn.Module):
     """Each frame times a soft mask of its own, one number in 0..1 per pixel (MaDi): pixels (B, 3k, H, W) -> the same."""
 
-    WIDTH = 32
-
-    def __init__(self, frames: int):
+    def __init__(self, frames: int, filters: int = 32):
         super().__init__()
         self.frames = frames
-        channels = (3, self.WIDTH, self.WIDTH, 1)
+        channels = (3, filters, filters, 1)
         self.convs = nn.ModuleList(
             nn.Conv2d(channels[i], channels[i + 1], 3, padding=1) for i in range(len(channels) - 1)
         )
