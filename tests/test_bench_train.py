@@ -107,12 +107,24 @@ def test_the_code_that_is_compared_with_runs_whatever_the_current_directory_hold
         real_rate(tmp_path / "other", {"random_decisions": 1}, tmp_path / "run")
 
 
-def test_the_limit_is_the_longer_of_the_two_cores():
-    config = make_config(method="soda", preset="small")
-    parts = dict.fromkeys(PARTS, 1.0)
-    slow = limit(config, parts, useful_gflop(config) / 0.5)
-    assert slow["learner_ms"] == pytest.approx(500) == pytest.approx(slow["decision_ms"])
-    assert limit(config, {**parts, "render": 900.0}, useful_gflop(config) / 0.5)["decision_ms"] == 901
+@pytest.mark.parametrize(
+    ("overlap", "cores", "render", "expected"),
+    [
+        ("off", 2, 1.0, 500),  # the learner's core
+        ("off", 2, 900.0, 901),  # the environment's
+        ("on", 4, 1.0, 250),  # both threads of the learner
+        ("on", 2, 99.0, 300),  # two cores full of work
+        ("on", 2, 900.0, 901),
+    ],
+)
+def test_the_limit_is_the_longest_of_learner_environment_and_cores(
+    overlap, cores, render, expected, monkeypatch
+):
+    monkeypatch.setattr("softaug.benchmarks.train.available_cores", lambda: cores)
+    config = make_config(method="soda", preset="small", overlap=overlap)
+    shortest = limit(config, {**dict.fromkeys(PARTS, 1.0), "render": render}, useful_gflop(config) / 0.5)
+    assert shortest["learner_ms"] == pytest.approx(500)
+    assert shortest["decision_ms"] == pytest.approx(expected)
 
 
 def test_against_takes_a_folder_or_a_commit(tmp_path):

@@ -8,8 +8,9 @@ thread), so that they add up; the real run, where they overlap, is faster than t
 numbers are those of any other run. encoder: convolutions, forward and backward; heads: the rest of an update (MLPs,
 losses); optimizer: Adam and moving averages; step: physics and everything of the environment but rendering.
 
-The limit: the larger of two times that run on different cores: the encoder's useful work (see `bench update`) at the
-speed of a large matrix product with the run's number of threads, and the environment's step and render.
+The limit: the encoder's useful work (see `bench update`) at the speed of a large matrix product with the run's number of
+threads, halved where updates use two threads; or the environment's step and render, which run at the same time; or all of
+it divided by the cores: whichever is longest.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ import torch
 from softaug.benchmarks.update import MATMUL_SIZE, useful_gflop
 from softaug.config import Config, make_config
 from softaug.errors import UserError
+from softaug.learning.beside import overlaps
+from softaug.machine import available_cores
 from softaug.presets import PRESETS
 from softaug.storage.run_files import RunFiles
 
@@ -157,7 +160,7 @@ def measure_parts(config: Config, directory: Path, **train_options: Any) -> dict
 
     clock = Clock()
     with instrumented(clock):
-        alone = dataclasses.replace(config, env_process=False)
+        alone = dataclasses.replace(config, env_process=False, overlap="off")
         train(alone, directory / "parts", quiet=True, **train_options)
     return clock.milliseconds()
 
@@ -247,7 +250,9 @@ def limit(config: Config, parts: dict[str, float], peak_gflops: float) -> dict[s
     """The shortest possible decision, ms: see the module's text."""
     learner = 1e3 * useful_gflop(config) * config.updates_at_once / config.update_every / peak_gflops
     environment = parts["step"] + parts["render"]
-    return {"learner_ms": learner, "environment_ms": environment, "decision_ms": max(learner, environment)}
+    threads = 2 if overlaps(config.overlap, torch.device("cpu"), config.threads) else 1
+    decision = max(learner / threads, environment, (learner + environment) / max(available_cores(), 2))
+    return {"learner_ms": learner, "environment_ms": environment, "threads": threads, "decision_ms": decision}
 
 
 def measure(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
@@ -309,9 +314,9 @@ def show(result: dict[str, Any]) -> None:
         f"load {result['load']:.1f}."
     )
     console.print(
-        f"This machine's limit: {shortest['decision_ms']:.1f} ms a decision, the larger of {shortest['learner_ms']:.1f} ms "
-        f"(the encoder's useful work at the matmul peak, {result['peak_gflops']:.0f} GFLOP/s) and "
-        f"{shortest['environment_ms']:.1f} ms (step and render on another core). Reached: {result['of_limit']:.0%}."
+        f"This machine's limit: {shortest['decision_ms']:.1f} ms a decision, from {shortest['learner_ms']:.1f} ms of the encoder's useful "
+        f"work at the matmul peak ({result['peak_gflops']:.0f} GFLOP/s, {shortest['threads']} of them at a time) and "
+        f"{shortest['environment_ms']:.1f} ms of step and render at the same time. Reached: {result['of_limit']:.0%}."
     )
     if "ratio" in result:
         console.print(

@@ -40,6 +40,7 @@ from softaug.benchmarks.plain import PlainLearner
 from softaug.config import Config, make_config
 from softaug.errors import UserError
 from softaug.learning.agent import Agent, choose_device, make_agent
+from softaug.learning.beside import Beside
 from softaug.learning.memory import keep_freed_memory
 from softaug.learning.replay import Replay
 from softaug.media import image_source
@@ -150,7 +151,8 @@ def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
     watch = Stopwatch(lambda: now(agent.device))
     # Whatever crops: PAD's task, for one, takes RL's crops.
     owners: list[Any] = [owner for owner in (agent, agent.auxiliary) if hasattr(owner, "weak")]
-    weak = agent.weak
+    weak, beside = agent.weak, agent.beside
+    agent.beside = Beside(threaded=False)  # seconds of two threads would not add up
     for owner in owners:
         # Floats too: the encoder would make them, piece by piece.
         owner.weak = watch.wrap(lambda *arguments: weak(*arguments).to(torch.float32))
@@ -160,6 +162,7 @@ def replay_share(agent: Agent, replay: Replay, updates: int) -> float:
     for _ in range(updates):
         agent.update(timed_replay)  # type: ignore[arg-type]
     share = watch.seconds / (now(agent.device) - begun)
+    agent.beside = beside
     for owner in owners:
         owner.weak = weak
     return share

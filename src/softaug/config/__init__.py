@@ -189,6 +189,13 @@ class Config:
         runtime=True,
         later=True,
     )
+    overlap: str = option(
+        "auto",
+        "compute the independent parts of an update on two threads: on, off or auto (on with one torch thread on a CPU "
+        "of several cores); same results",
+        runtime=True,
+        later=True,
+    )
     workers: int = option(1, "processes for evaluation", runtime=True)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from softaug.evaluation.evaluate import Episode, Task, play_episodes, summarize,
 from softaug.evaluation.policy import Policy, PolicyFailed
 from softaug.evaluation.runs import Run, load_run
 from softaug.files import output_file, write_atomically
+from softaug.machine import available_cores
 from softaug.media.comparability import media_note
 from softaug.progress import Bars
 from softaug.storage.run_files import RunFiles
@@ -39,8 +39,7 @@ DEFAULT_MODES = ("train", "color_easy", "color_hard", "video_easy", "video_hard"
 
 def default_workers() -> int:
     """The CPUs this process may use, but no more than eight: each worker takes some hundred MB."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, 8)
+    return min(available_cores(), 8)
 
 
 @dataclass(frozen=True)

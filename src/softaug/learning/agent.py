@@ -18,6 +18,7 @@ from softaug.errors import UserError
 from softaug.learning.augment import Augment, Images, center_crop, upload
 from softaug.learning.auxiliary import AuxiliaryTask, BatchViews
 from softaug.learning.auxiliary.registry import AuxiliaryParts, make_auxiliary
+from softaug.learning.beside import Beside, overlaps
 from softaug.learning.building import choose_device, make_encoders
 from softaug.learning.networks import (
     Actor,
@@ -73,6 +74,7 @@ class Agent:
         device: torch.device,
         autocast: bool = False,
         prefetch: bool = False,
+        overlap: bool = False,
         saliency_quantile: float = 0.95,
     ):
         self.sac, self.auxiliary = sac, auxiliary
@@ -83,14 +85,17 @@ class Agent:
         self.aux_batch_size, self.aux_every = aux_batch_size, aux_every
         self.device, self.autocast, self.prefetch = device, autocast, prefetch
         self.saliency_quantile = saliency_quantile
+        self.beside = Beside(overlap)
         self.optimisers = dict(sac.optimisers)
         if auxiliary is not None:
             self.optimisers["auxiliary"] = adam(
                 [p for p in auxiliary.parameters() if p.requires_grad], aux_lr
             )
+        shaped = {id(parameter) for parameter in auxiliary.parameters()} if auxiliary is not None else set()
+        self.auxiliary_shapes_actor = any(id(parameter) in shaped for parameter in sac.actor.parameters())
         self.updates = 0
         # Separate streams: acting draws on the CPU, updates on the device, the replay with numpy. The auxiliary task has
-        # its own: what RL draws does not depend on it.
+        # its own: what RL draws does not depend on it, and they may draw at the same time.
         act_seed, update_seed, replay_seed, aux_seed = np.random.SeedSequence([seed, 1]).generate_state(4)
         self.act_generator = torch.Generator().manual_seed(int(act_seed))
         self.generator = torch.Generator(device).manual_seed(int(update_seed))
@@ -110,7 +115,12 @@ class Agent:
         return (torch.rand(self.action_dim, generator=self.act_generator) * 2 - 1).numpy()
 
     def update(self, replay: Replay) -> Metrics:
-        """One iteration: critic, actor, targets and, when due, the auxiliary task; returns 0-dim tensors to log."""
+        """One iteration: critic, actor, targets and, when due, the auxiliary task; returns 0-dim tensors to log.
+
+        What does not wait for each other is computed side by side (see `Beside`): the critic's step and what the auxiliary
+        task prepares; the actor's step and the auxiliary gradients, which both read the encoder as the critic's step left
+        it (unless the task shapes the actor too). The Bellman target is not: the environment needs the other core at that time.
+        """
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             metrics = self._update(replay)
         self.updates += 1
@@ -123,18 +133,28 @@ class Agent:
 
         features = self.shared_features(seen)
         target = self.bellman_target(seen)
+        auxiliary_is_due = self.auxiliary_is_due()
+        if auxiliary_is_due:
+            prepared = self.beside.start(self.prepare_auxiliary, auxiliary_data)
         metrics = self.sac.update_critic(seen.critic, seen.batch.action, target, seen.critic_too, features)
         metrics["batch_reward"] = seen.batch.reward.mean()
 
-        if self.is_due(self.actor_every):
-            metrics |= self.update_actor(seen, features)
+        actor_is_due = self.is_due(self.actor_every)
+        if actor_is_due:
+            actor_metrics = self.beside.start(self.update_actor, seen, features)
+            if self.auxiliary_shapes_actor:
+                actor_metrics.result()
 
         if self.is_due(self.target_every):
             self.sac.update_target()
 
-        if self.auxiliary_is_due():
-            metrics["aux_loss"] = self.auxiliary_gradients(self.prepare_auxiliary(auxiliary_data))
+        if auxiliary_is_due:
+            auxiliary_loss = self.auxiliary_gradients(prepared.result())
+        if actor_is_due:
+            metrics |= actor_metrics.result()
+        if auxiliary_is_due:
             self.step_auxiliary()
+            metrics["aux_loss"] = auxiliary_loss
         return metrics
 
     def is_due(self, every: int) -> bool:
@@ -352,6 +372,7 @@ def make_agent(
         device=device,
         autocast=config.precision == "bf16",
         prefetch=prefetch,
+        overlap=overlaps(config.overlap, device, torch.get_num_threads()),
         saliency_quantile=config.sgqn_quantile,
     )
 

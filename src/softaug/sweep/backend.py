@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from softaug.errors import UserError, unknown
+from softaug.machine import available_cores
 
 BACKENDS = ("local", "ray")
 RAY_CPUS_PER_RUN = 2
@@ -50,8 +50,3 @@ class Backend:
         if self.address is not None:
             return RAY_CPUS_PER_RUN
         return max(1, cores // self.workers) if self.workers else min(RAY_CPUS_PER_RUN, cores)
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,7 +17,8 @@ from typing import Any
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.interrupt import Interrupt
-from softaug.sweep.backend import Backend, available_cores
+from softaug.machine import available_cores
+from softaug.sweep.backend import Backend
 from softaug.sweep.display import SweepDisplay
 from softaug.sweep.plan import PlannedRun
 from softaug.sweep.supervise import (

@@ -8,6 +8,9 @@ takes:
 - ``one_step``: the same for transitions of one decision (PAD). With n-step returns RL's next observation lies
   further ahead, and the task gets a one-step batch of its own.
 
+`prepare` may run at the same time as the critic's step, and `loss_of` at the same time as the actor's, unless the task's
+parameters include some of the actor's: neither may read what the other one changes.
+
 The learner steps an optimizer over `parameters()` (those that require a gradient) on `loss_of(prepare(data, generator))`
 and then calls `update_target`. `registry` builds tasks from a method's row.
 """
