@@ -105,6 +105,12 @@ def test_losses_and_gradients_equal_the_plain_ones_with_shared_features_and_moti
     check_gradients(config, tiny_replay(config), updates=3)
 
 
+@pytest.mark.parametrize("method", ["soda_overlay", "soda_both_conv"])
+def test_losses_and_gradients_equal_the_plain_ones_through_the_projections(method, device):
+    config = tiny_method(method, device=device, soda_projections=True, **STILL)
+    check_gradients(config, tiny_replay(config), updates=3)
+
+
 @every_method
 def test_a_batch_in_pieces_equals_the_plain_whole(method, monkeypatch):
     monkeypatch.setattr("softaug.learning.networks.CPU_PIECE", 3)

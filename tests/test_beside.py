@@ -51,6 +51,16 @@ def test_updates_are_the_same_to_the_last_bit_with_and_without_a_second_thread(m
         assert torch.equal(agent.aux_generator.get_state(), agents[0].aux_generator.get_state())
 
 
+def test_the_actor_is_not_stepped_beside_a_task_that_shapes_it(one_thread):
+    replay = replay_for("soda")
+    agents = [tiny_agent("soda", soda_projections=True, overlap=overlap) for overlap in ("off", "on")]
+    agents[1].beside = Late(threaded=True)
+    for _ in range(4):
+        alone, late = (agent.update(replay) for agent in agents)
+        assert same(alone, late)
+    assert same(weights(agents[0]), weights(agents[1]))
+
+
 def test_functions_run_in_order_on_one_other_thread_that_has_torchs_number_of_threads(one_thread):
     beside = Beside(threaded=True)
     order: list[int] = []

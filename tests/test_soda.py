@@ -141,6 +141,28 @@ def test_the_auxiliary_optimiser_steps_the_shared_encoder_and_not_psi(device):
     assert not same(snapshot(agent.sac.encoder), before)
 
 
+@pytest.mark.parametrize("projections", [False, True])
+def test_the_task_steps_the_projections_of_actor_and_critic_only_where_the_config_says_so(
+    projections, device
+):
+    agent = tiny_agent("soda", soda_projections=projections, device=device)
+    sac, replay = agent.sac, replay_for("soda")
+    parts = {
+        "encoder": sac.encoder,
+        "critic": sac.critic.projection,
+        "actor": sac.actor.projection,
+        "q1": sac.critic.q1,
+        "policy": sac.actor.mlp,
+    }
+    before = {name: snapshot(part) for name, part in parts.items()}
+    seen = agent.sample(replay)
+    agent.auxiliary_gradients(agent.prepare_auxiliary(agent.sample_for_auxiliary(replay, seen)))
+    agent.step_auxiliary()
+    moved = {name for name, part in parts.items() if not same(before[name], snapshot(part))}
+    assert moved == ({"encoder", "critic", "actor"} if projections else {"encoder"})
+    assert agent.auxiliary_shapes_actor == projections
+
+
 def test_psi_starts_as_a_copy_of_theta_and_shares_nothing_with_it(device):
     task = tiny_task(device)
     assert same(snapshot(task.f_psi), snapshot(task.f_theta))

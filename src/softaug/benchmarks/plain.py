@@ -24,11 +24,19 @@ from softaug.learning.auxiliary.curl import CurlTask
 from softaug.learning.auxiliary.inverse_dynamics import InverseDynamicsTask
 from softaug.learning.auxiliary.sgqn import MaskTask
 from softaug.learning.auxiliary.soda import SodaTask
-from softaug.learning.networks import Masker, PerFrameTrunk
+from softaug.learning.networks import Masker, PerFrameTrunk, ProjectedEncoder
 from softaug.learning.replay import Batch, Replay
 from softaug.learning.sac import SAC
 
 Relu = Callable[[Tensor], Tensor]
+
+
+def project(encoder: nn.Module, obs: Tensor) -> Tensor:
+    """What SODA's task takes for features."""
+    if not isinstance(encoder, ProjectedEncoder):
+        return encode(encoder, obs)
+    critics, actors = encoder.projections
+    return torch.cat([critics(encode(encoder.encoder, obs)), actors(encode(encoder.encoder, obs))], dim=1)
 
 
 def encode(encoder: nn.Module, obs: Tensor, relu: Relu = torch.relu) -> Tensor:
@@ -196,9 +204,9 @@ class PlainLearner:
         generator = self.aux_generator
         o = self.weak(observations, generator)
         o_prime = self.strong(self.weak(observations, generator), generator)
-        z_hat = task.h_theta(task.g_theta(encode(task.f_theta, o_prime)))
+        z_hat = task.h_theta(task.g_theta(project(task.f_theta, o_prime)))
         with torch.no_grad():
-            z_star = task.g_psi(encode(task.f_psi, o))
+            z_star = task.g_psi(project(task.f_psi, o))
         z_hat = z_hat / z_hat.norm(dim=1, keepdim=True)
         z_star = z_star / z_star.norm(dim=1, keepdim=True)
         return ((z_hat - z_star) ** 2).sum(dim=1).mean()

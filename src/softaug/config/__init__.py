@@ -157,6 +157,11 @@ class Config:
         1e-3, "Adam learning rate of the auxiliary task, its heads and the encoder (SODA: 3e-4)"
     )
     soda_tau: float = option(0.005, "SODA: EMA step of the target network psi")
+    soda_projections: bool = option(
+        False,
+        "SODA: the task shapes the actor's and the critic's projections too, not the encoder alone",
+        later=True,
+    )
     overlay_alpha: float = option(0.5, "overlay: weight of the foreign image")
     sgqn_quantile: float = option(
         0.95, "SGQN: pixels below this quantile of a frame's saliency are masked", later=True

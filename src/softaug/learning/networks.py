@@ -199,6 +199,19 @@ class Projection(nn.Module):
         return torch.tanh(self.norm(self.linear(features.flatten(1))))
 
 
+class ProjectedEncoder(nn.Module):
+    """An encoder followed by several projections of its features, side by side: pixels -> (B, K of all of them)."""
+
+    def __init__(self, encoder: nn.Module, *projections: nn.Module):
+        super().__init__()
+        self.encoder = encoder
+        self.projections = nn.ModuleList(projections)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features = self.encoder(pixels)
+        return torch.cat([projection(features) for projection in self.projections], dim=1)
+
+
 class Actor(nn.Module):
     """pi: features -> mean and log-std of a Gaussian whose samples are squashed by tanh."""
 

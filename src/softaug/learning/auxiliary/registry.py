@@ -18,7 +18,7 @@ from softaug.learning.auxiliary.curl import CurlTask
 from softaug.learning.auxiliary.sgqn import MaskDecoder, MaskTask
 from softaug.learning.auxiliary.soda import SodaTask
 from softaug.learning.building import make_inverse_dynamics
-from softaug.learning.networks import Encoder, feature_shape
+from softaug.learning.networks import Encoder, ProjectedEncoder, feature_shape
 from softaug.learning.sac import SAC
 
 
@@ -49,9 +49,12 @@ AuxiliaryBuilder = Callable[[AuxiliaryParts], AuxiliaryTask]
 def make_soda(parts: AuxiliaryParts) -> SodaTask:
     if parts.strong is None:
         raise UserError(f"SODA needs a strong view; give {parts.config.method} auxiliary_sees='strong'")
-    config = parts.config
+    config, sac = parts.config, parts.sac
+    encoder: nn.Module = parts.encoder
+    if config.soda_projections:
+        encoder = ProjectedEncoder(encoder, sac.critic.projection, sac.actor.projection)
     return SodaTask(
-        parts.encoder,
+        encoder,
         parts.strong,
         obs_shape=parts.view_shape,
         weak=parts.weak,
