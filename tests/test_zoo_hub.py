@@ -40,6 +40,10 @@ class Hub(ThreadingHTTPServer):
         self.files: dict[str, dict[str, bytes]] = {}
         self.requests: list[str] = []
         self.claimed_size: int | None = None
+        self.claimed: dict[str, str] = {}
+        """headers in place of the right ones"""
+        self.failing: set[str] = set()
+        """files that end in a server error"""
 
     @property
     def address(self) -> str:
@@ -67,12 +71,14 @@ class Handler(BaseHTTPRequestHandler):
         if files is None:
             return self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
         headers = {"X-Repo-Commit": self.server.commit(repository)}
+        if name in self.server.failing:
+            return self.answer(500, b"", headers)
         if name not in files:
             return self.answer(404, b"", {**headers, "X-Error-Code": "EntryNotFound"})
         headers["ETag"] = f'"{hashlib.sha1(files[name]).hexdigest()}"'
         if self.server.claimed_size is not None:
             headers["X-Linked-Size"] = str(self.server.claimed_size)
-        return self.answer(200, files[name], headers)
+        return self.answer(200, files[name], headers | self.server.claimed)
 
     def do_POST(self) -> None:
         self.server.requests.append(f"POST {self.path}")
@@ -96,6 +102,8 @@ class Handler(BaseHTTPRequestHandler):
             if operation["key"] == "file":
                 value = operation["value"]
                 self.server.files[repository][value["path"]] = base64.b64decode(value["content"])
+            elif operation["key"] == "deletedFile":
+                del self.server.files[repository][operation["value"]["path"]]
         commit = self.server.commit(repository)
         url = f"{self.server.address}/{repository}/commit/{commit}"
         return self.json({"success": True, "commitOid": commit, "commitUrl": url})
@@ -226,6 +234,96 @@ def test_the_library_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"pip install 'softaug\[hub\]'"):
         locate(f"hf:{REPOSITORY}")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"ETag": '"../../../../outside"'}, {"ETag": '"/tmp/outside"'}, {"X-Repo-Commit": "../../outside"}],
+)
+def test_what_the_server_says_never_becomes_a_path_outside_the_cache(
+    hub: Hub, run: Path, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    push(run)
+    hub.claimed = headers
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="is not a hub's"):
+        locate(f"hf:{REPOSITORY}")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not [request for request in hub.requests if request.startswith("GET")]
+
+
+@pytest.mark.parametrize("revision", ["", "/tmp/x", "../../x", "a/../b", "a b"])
+def test_a_revision_is_no_path(hub: Hub, run: Path, revision: str) -> None:
+    push(run)
+    with pytest.raises(UserError, match="is no revision; give a branch, a tag or a commit"):
+        locate(f"hf:{REPOSITORY}@{revision}")
+
+
+def test_a_damaged_cache_is_fetched_again(hub: Hub, run: Path) -> None:
+    push(run)
+    file = locate(f"hf:{REPOSITORY}") / "policy.safetensors"
+    blob = file.resolve()
+    blob.write_bytes(blob.read_bytes()[:-1])
+    assert (locate(f"hf:{REPOSITORY}") / "policy.safetensors").read_bytes() == hub.files[REPOSITORY][
+        "policy.safetensors"
+    ]
+
+
+def test_without_the_server_the_cache_is_used(hub: Hub, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(run)
+    del hub.files[REPOSITORY]["README.md"]  # nothing to wait for
+    folder = locate(f"hf:{REPOSITORY}")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert locate(f"hf:{REPOSITORY}") == folder
+    with pytest.raises(UserError, match="does not give access to someone/other"):
+        locate("hf:someone/other")
+
+
+def test_a_server_error_is_not_taken_for_a_file_that_is_missing(hub: Hub, run: Path) -> None:
+    push(run)
+    hub.failing = {"README.md"}
+    with pytest.raises(UserError, match=f"does not give access to {REPOSITORY}.*500"):
+        locate(f"hf:{REPOSITORY}")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("HF_ENDPOINT", "http://[::"), ("HF_ENDPOINT", "http://\u00fc..x/"), ("HF_TOKEN", "hf_\u00fc")],
+)
+def test_impossible_settings_of_the_library_are_one_sentence(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match="does not give access to someone/walker"):
+        locate(f"hf:{REPOSITORY}")
+
+
+def test_a_replay_without_a_checksum_is_not_passed_on_and_an_old_one_is_removed(hub: Hub, run: Path) -> None:
+    push(run)
+    hub.files[REPOSITORY]["replay.mp4"] = b"of another policy"
+    assert main(["zoo", "get", f"hf:{REPOSITORY}", "--out", "copy"]) == 0
+    assert not Path("copy/replay.mp4").exists() and Path("copy/README.md").exists()
+    assert main(["zoo", "add", str(run), "--no-replay", "--replace", "--push", REPOSITORY]) == 0
+    assert "replay.mp4" not in hub.files[REPOSITORY]
+
+
+def test_a_repository_of_something_else_is_left_alone(
+    hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.files[REPOSITORY] = {"config.json": b'{"model_type": "bert"}'}
+    assert main(["zoo", "add", str(run), "--no-replay", "--push", REPOSITORY]) == 2
+    said = capsys.readouterr().err
+    assert "holds something else than a policy" in said and "add --replace" in said
+    assert hub.files[REPOSITORY] == {"config.json": b'{"model_type": "bert"}'}
+
+
+@pytest.mark.parametrize("name", ["../..", "a--b/c..d", "no-slash"])
+def test_a_name_that_the_hub_refuses_is_refused_before_anything_is_made(
+    hub: Hub, run: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["zoo", "add", str(run), "--no-replay", "--push", name]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not Path("zoo").exists() and hub.requests == []
 
 
 @pytest.mark.slow

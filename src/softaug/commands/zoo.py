@@ -152,7 +152,7 @@ def _add(args: argparse.Namespace) -> int:
     from softaug.zoo import hub
 
     if args.push is not None:
-        hub.check_repository(args.push)
+        hub.check_push(args.push)
     folder = publish(
         args.run_dir,
         args.out,
@@ -173,5 +173,9 @@ def _add(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if args.push is not None:
-        print(f"uploaded to {hub.push(folder, args.push)}")
+        try:
+            address = hub.push(folder, args.push)
+        except UserError as error:
+            raise UserError(f"{error}. {folder} is complete; to upload it later, add --replace") from None
+        print(f"uploaded to {address}")
     return 0

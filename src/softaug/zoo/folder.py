@@ -92,14 +92,19 @@ class PolicyFolder:
             raise UserError(f"{self.path} is damaged ({reason(error)}); {REMEDY}") from None
 
     def files(self) -> dict[str, Path]:
-        """Name -> file of those that a policy has, for copies that others get.
+        """Name -> file of those that a policy has, for copies that others get: the card, and what has a checksum.
 
         A link must not bring in a file from elsewhere: the card has no checksum, so it could be anything that the user can
         read. In a cache of the hub a folder is called snapshots/COMMIT, and its files are links to ../../blobs.
         """
         folder = self.path.resolve()
         own = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
-        found = {name: self.path / name for name in (*REQUIRED, *OPTIONAL) if (self.path / name).is_file()}
+        listed = {SUMS_FILE, CARD_FILE, *read_sums(self.path, REMEDY)}
+        found = {
+            name: self.path / name
+            for name in (*REQUIRED, *OPTIONAL)
+            if name in listed and (self.path / name).is_file()
+        }
         for file in found.values():
             target = file.resolve()
             if not any(target.is_relative_to(place) for place in own):
