@@ -48,9 +48,10 @@ class Session:
     def __init__(self, agents: Sequence[LabAgent], folder: Path, query: str = "", places: str = "") -> None:
         """query: the settings of a link; places: where its episodes are, one text for each agent."""
         self.agents = tuple(agents)
-        self.settings = Settings.from_query(query)
+        # A link is a wish, too: one that cannot be shown here leaves the training appearance.
+        self.settings = Settings()
         self._lock = threading.Lock()
-        self._wishes = _Wishes(reset=True)
+        self._wishes = _Wishes(Settings.from_query(query).to_json(), reset=True)
         if places:
             found = [place_from_text(text) for text in places.split("~")]
             if len(found) != len(self.agents):
