@@ -261,6 +261,17 @@ def test_damaged_links_are_said_once_and_the_page_shows_the_training_appearance(
     until(lambda: len(serving.lab.pages) <= before, what="the page is closed")
 
 
+@pytest.mark.parametrize("message", ["[1]", "{{{", "3", "[" * 100_000, b"{}"])
+def test_a_first_message_of_another_form_is_answered(
+    serving: Serving, message: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = serving.address.replace("http:", "ws:") + "ws"
+    with client.connect(address, origin=serving.origin) as other:
+        other.send(message)
+        assert "did not understand" in json.loads(other.recv(timeout=120))["text"]
+    assert "Traceback" not in caplog.text
+
+
 def test_too_many_pages_are_refused(page: Browser, serving: Serving) -> None:
     serving.lab.max_pages = 1
     until(lambda: len(serving.lab.pages) == 1)
@@ -542,6 +553,9 @@ def test_the_decoder_works_within_its_limits_or_not_at_all(
         (["--host", "0.0.0.0", "--i-know"], "every address"),
         (["--link", "http://127.0.0.1/x/?roll=9999"], "roll"),
         (["--link", "mode=nonsense"], "nonsense"),
+        (["--link", "http://["], "no link of the lab"),
+        (["--host", "", "--i-know"], "every address"),
+        (["--host", "0"], "every address"),
         (["--pages", "0"], "--pages"),
         (["/nowhere"], "not a directory"),
     ],

@@ -123,16 +123,27 @@ def check_host(host: str, i_know: bool) -> None:
 
     if is_loopback(host):
         return
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_unspecified:
-            raise UserError(
-                f"--host {host} stands for every address; give the one that is to be opened, so that no other is answered"
-            )
+    if not host or _stands_for_all(host):
+        raise UserError(
+            f"--host {host or repr(host)} stands for every address; give the one that is to be opened, so that no other is "
+            "answered"
+        )
     if not i_know:
         raise UserError(
             f"--host {host} can be reached by others: whoever has the link can run simulations here and upload files, and "
             "nothing is encrypted; if you want that, add --i-know (an SSH tunnel to 127.0.0.1 is safer)"
         )
+
+
+def _stands_for_all(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # a name, or another way to write an address, as 0 for 0.0.0.0
+        pass
+    try:
+        return not any(socket.inet_aton(host))
+    except OSError:
+        return False
 
 
 def listen(host: str, port: int | None) -> socket.socket:
