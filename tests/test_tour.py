@@ -103,11 +103,37 @@ def test_refused_before_anything_is_played(
         ([str(run), "--out", "x.gif"], "or --tour"),
         ([str(run), "--tour", "--out", str(tmp_path / "x.png")], ".gif, .webp, .mp4"),
         ([str(run), "--tour", "--tour-decisions", "0", "--out", str(tmp_path / "x.gif")], "at least 1"),
+        (
+            [str(run), "--tour", "--seed", "-1", "--out", str(tmp_path / "x.gif")],
+            "seed must be at least 0, not -1",
+        ),
+        ([str(run), "--tour", "--fps", "0.001", "--out", str(tmp_path / "x.gif")], "from 0.1 to 240"),
+        ([str(run), "--tour", "--fps", "1e-320", "--out", str(tmp_path / "x.mp4")], "from 0.1 to 240"),
+        ([str(run), "--fps", "nan", "--out", str(tmp_path / "x.mp4")], "from 0.1 to 240"),
         ([str(run), "--tour", "--mode", "vidoe_hard", "--out", str(tmp_path / "x.gif")], "video_hard"),
     ):
         assert main(["play", *arguments]) == 2
         assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which not even root can write")
+@pytest.mark.parametrize("tour", [[], ["--tour", "--mode", "train", "--tour-decisions", "1"]])
+def test_a_place_that_cannot_be_written_to_is_named_before_anything_is_played(
+    tour: list[str], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ConfigEnvs, "__call__", lambda *_: pytest.fail("something was played"))
+    assert main(["play", str(run), *tour, "--out", "/proc/x.mp4"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot write" in said and "/proc/x.mp4" in said
+
+
+def test_names_are_printed_as_they_are(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = tmp_path / "policy:ok"  # ":ok:" is one of rich's emojis
+    named.symlink_to(run)
+    arguments = ["--tour", "--mode", "train", "--tour-decisions", "1", "--size", "16"]
+    assert main(["play", str(named), *arguments, "--out", str(tmp_path / "x.gif")]) == 0
+    assert f"{named}: return" in capsys.readouterr().out
 
 
 def test_an_environment_without_a_state_to_move_is_refused(

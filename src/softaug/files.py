@@ -67,6 +67,17 @@ def output_file(path: Path) -> Path:
     return target
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a place where no file can be made, before the work that is to be written there."""
+    target = output_file(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".writing-"):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write to {path} ({error.strerror}); choose another place") from None
+
+
 def check_name(path: str | Path) -> None:
     """Refuse what no file can be called."""
     text = str(path)

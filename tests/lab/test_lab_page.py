@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from lab_agents import tiny_lab_agent
 
+from softaug.errors import UserError
 from softaug.lab import page as page_module
 from softaug.lab import recordings
 from softaug.lab import session as session_module
@@ -133,6 +134,23 @@ def test_a_push_is_felt_by_one_decision_at_least_and_ends_with_the_release(sessi
         session.push(agent, push)
         session.push(agent, None)
     assert pushes() == [None, None]
+
+
+def test_an_error_of_a_decision_is_raised_once_and_pauses(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the page would say it again at every tick."""
+
+    def fail() -> None:
+        raise UserError("no action")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "_step_all", fail)
+        with pytest.raises(UserError, match="no action"):
+            session.tick(step=True)
+    assert session.settings == Settings(paused=True)
+    session.change({"paused": False})
+    assert not session.tick(step=False).settings.paused
 
 
 class FakeSocket:

@@ -240,11 +240,36 @@ def test_a_link_restores_the_scene_bit_for_bit(page: Browser, serving: Serving) 
     page.change(44, mode="train", hue=0.0)
 
 
-def test_damaged_links_are_said_and_the_page_works(serving: Serving) -> None:
-    other = Browser(serving, "roll=9999", "nonsense")
-    assert "roll" in other.text("error")["text"]
-    other.until(lambda: other.frames)
+@pytest.mark.parametrize(
+    ("query", "at", "said"),
+    [
+        ("roll=9999", "nonsense", "roll"),
+        ("mode=nonsense&seed=4&paused=1", "", "unknown mode 'nonsense'"),
+        ("background=upload&upload=0123456789abcdef", "", "not on this server"),
+    ],
+)
+def test_damaged_links_are_said_once_and_the_page_shows_the_training_appearance(
+    serving: Serving, query: str, at: str, said: str
+) -> None:
+    before = len(serving.lab.pages)
+    other = Browser(serving, query, at)
+    assert said in other.text("error")["text"].lower()
+    other.until(lambda: len(other.frames) >= 3)
+    assert sum(text["type"] == "error" for text in other.texts) == 1
+    assert [text["query"] for text in other.texts if text["type"] == "settings"][-1] == ""
     other.close()
+    until(lambda: len(serving.lab.pages) <= before, what="the page is closed")
+
+
+@pytest.mark.parametrize("message", ["[1]", "{{{", "3", "[" * 100_000, b"{}"])
+def test_a_first_message_of_another_form_is_answered(
+    serving: Serving, message: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = serving.address.replace("http:", "ws:") + "ws"
+    with client.connect(address, origin=serving.origin) as other:
+        other.send(message)
+        assert "did not understand" in json.loads(other.recv(timeout=120))["text"]
+    assert "Traceback" not in caplog.text
 
 
 def test_too_many_pages_are_refused(page: Browser, serving: Serving) -> None:
@@ -527,6 +552,10 @@ def test_the_decoder_works_within_its_limits_or_not_at_all(
         (["--host", "192.168.1.5"], "--i-know"),
         (["--host", "0.0.0.0", "--i-know"], "every address"),
         (["--link", "http://127.0.0.1/x/?roll=9999"], "roll"),
+        (["--link", "mode=nonsense"], "nonsense"),
+        (["--link", "http://["], "no link of the lab"),
+        (["--host", "", "--i-know"], "every address"),
+        (["--host", "0"], "every address"),
         (["--pages", "0"], "--pages"),
         (["/nowhere"], "not a directory"),
     ],

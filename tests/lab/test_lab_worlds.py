@@ -439,3 +439,19 @@ def test_of_a_policy_made_elsewhere_only_the_actions_are_known(folder: Path) -> 
         assert answer.distances["actions"] > 0.05
     finally:
         agent.close()
+
+
+class Diverged(Constant):
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        return np.full(6, np.nan, np.float32)
+
+
+def test_an_action_that_is_not_finite_is_refused_in_one_sentence(folder: Path) -> None:
+    agent = LiveAgent(
+        dataclasses.replace(tiny_lab_agent(), name="mine", make_policy=Diverged), Backdrops(folder)
+    )
+    try:
+        with pytest.raises(UserError, match=r"^mine answered .* \[nan nan nan nan nan nan\]; reset it"):
+            agent.ready()
+    finally:
+        agent.close()

@@ -68,8 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from softaug.envs.factory import modes_of
     from softaug.lab.agents import load_agents
-    from softaug.lab.settings import Settings, query_of
+    from softaug.lab.settings import Settings, check_mode, query_of
 
     try:
         from softaug.lab.server import Lab, allowed_hosts, make_server
@@ -79,10 +80,12 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= args.pages <= 64:
         raise UserError(f"--pages must be from 1 to 64, not {args.pages}")
     query, at = split_link(query_of(args.link))
-    Settings.from_query(query)
+    settings = Settings.from_query(query)
     agents = load_agents(
         args.agents or DEFAULT_AGENTS, checkpoint=args.checkpoint, videos=args.videos, trust=args.trust
     )
+    for agent in agents:
+        check_mode(settings.mode, modes_of(agent.config), own=agent.config.own_env)
     # uvicorn raises the signal again when it has shut down; as an exception it still lets the folder be deleted.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with (
@@ -92,8 +95,8 @@ def run(args: argparse.Namespace) -> int:
         port = listener.getsockname()[1]
         lab = Lab(agents, Path(folder), allowed_hosts(args.host, port), max_pages=args.pages)
         name = f"[{args.host}]" if ":" in args.host else args.host
-        settings = "&".join(part for part in (query, at and f"at={at}") if part)
-        address = f"http://{name}:{port}/{lab.token}/{settings and '?' + settings}"
+        link = "&".join(part for part in (query, at and f"at={at}") if part)
+        address = f"http://{name}:{port}/{lab.token}/{link and '?' + link}"
         print(f"softaug lab: {address}\nCtrl-C ends it.", flush=True)
         if args.i_know:
             print(
@@ -120,16 +123,27 @@ def check_host(host: str, i_know: bool) -> None:
 
     if is_loopback(host):
         return
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_unspecified:
-            raise UserError(
-                f"--host {host} stands for every address; give the one that is to be opened, so that no other is answered"
-            )
+    if not host or _stands_for_all(host):
+        raise UserError(
+            f"--host {host or repr(host)} stands for every address; give the one that is to be opened, so that no other is "
+            "answered"
+        )
     if not i_know:
         raise UserError(
             f"--host {host} can be reached by others: whoever has the link can run simulations here and upload files, and "
             "nothing is encrypted; if you want that, add --i-know (an SSH tunnel to 127.0.0.1 is safer)"
         )
+
+
+def _stands_for_all(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # a name, or another way to write an address, as 0 for 0.0.0.0
+        pass
+    try:
+        return not any(socket.inet_aton(host))
+    except OSError:
+        return False
 
 
 def listen(host: str, port: int | None) -> socket.socket:

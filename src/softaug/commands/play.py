@@ -24,7 +24,7 @@ from softaug.evaluation.run_evaluation import check_adapt, check_modes, with_med
 from softaug.evaluation.runs import Run, load_run
 from softaug.evaluation.tour import MODES as TOUR_MODES
 from softaug.evaluation.tour import TourFrame, check_tour, play_tour, scene_config
-from softaug.files import output_file
+from softaug.files import check_writable, output_file
 from softaug.media.comparability import media_note
 from softaug.progress import Bars
 from softaug.tasks import ROBOT_TASKS
@@ -78,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 16 <= args.size <= 1024 or args.size % 2:
         raise UserError(f"--size must be an even number from 16 to 1024, not {args.size}")
-    if not 0 < args.fps <= 240:
-        raise UserError(f"--fps must be between 0 and 240, not {args.fps:g}")
+    if not 0.1 <= args.fps <= 240:
+        raise UserError(f"--fps must be from 0.1 to 240, not {args.fps:g}")
     return _tour(args) if args.tour else _play(args)
 
 
@@ -100,6 +100,7 @@ def _tour(args: argparse.Namespace) -> int:
     for trained, _ in loaded:
         check_tour(trained)
     modes = check_modes(split_modes(args.mode) if args.mode else TOUR_MODES, loaded[0][0].config)
+    check_writable(args.out)
     with Bars("decisions") as bars:
         tours: list[list[TourFrame]] = []
         for (trained, adapt), path in zip(loaded, args.run_dirs, strict=True):
@@ -131,7 +132,7 @@ def _tour(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts, indent=2))
         return 0
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     for path, tour in zip(args.run_dirs, tours, strict=True):
         console.print(f"{path}: return {tour[-1].total:.1f} in {len(tour)} decisions")
     console.print(f"written to {args.out} ({size / 1e3:,.0f} kB)")
@@ -185,16 +186,15 @@ def _play(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts, indent=2))
         return 0
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     for episode in episodes:
         video = episode.info.get("video") or ""
         console.print(
             f"{args.mode}, episode {episode.episode}: return {episode.total:.1f} in {episode.decisions} decisions"
             + (f"  ({Path(str(video)).name})" if video else ""),
-            markup=False,
             soft_wrap=True,
         )
     if facts["note"]:
         console.print(facts["note"])
-    console.print(f"written to {args.out}", markup=False, soft_wrap=True)
+    console.print(f"written to {args.out}", soft_wrap=True)
     return 0

@@ -52,6 +52,8 @@ class Task:
 
     def seeds(self, seed: int) -> tuple[int, int]:
         """The environment's and the policy's seed of this episode, the same on every machine."""
+        if seed < 0:
+            raise UserError(f"the seed must be at least 0, not {seed}")
         state = np.random.SeedSequence([seed, zlib.crc32(self.mode.encode()), self.episode]).generate_state(2)
         return int(state[0]), int(state[1])
 

@@ -33,6 +33,7 @@ class Recorder:
         self._temporary = self.path.with_name(f".writing-{os.getpid()}-{uuid.uuid4().hex[:8]}.mp4")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._temporary.touch()  # PyAV opens it with the first frame only
             self._container = av.open(str(self._temporary), "w", format="mp4")
         except OSError as error:
             raise UserError(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from softaug.config import Config
+from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
-from softaug.evaluation.policy import Policy
-from softaug.evaluation.runs import load_run
+from softaug.evaluation.evaluate import callers_state_kept
+from softaug.evaluation.policy import Policy, PolicyFault
+from softaug.evaluation.policy_sources import CheckedPolicy, onnx_source
+from softaug.evaluation.runs import load_run, observation_shape
+from softaug.media import video_source
 from softaug.trust import require_trust
 
 MAX_AGENTS = 4
@@ -34,11 +41,29 @@ def load_agents(
     """The agents of run directories, zoo:NAME or FILE.onnx; all of one task, as they share its seeds."""
     if not 1 <= len(sources) <= MAX_AGENTS:
         raise UserError(f"give one to {MAX_AGENTS} agents, not {len(sources)}")
+    if videos:
+        video_source("easy", videos)
     agents = [_load(source, checkpoint, videos, trust) for source in sources]
     tasks = list(dict.fromkeys(agent.config.task for agent in agents))
     if len(tasks) > 1:
         raise UserError(f"the agents are of different tasks ({', '.join(tasks)}); give agents of one task")
+    _check_actions(sources, agents)
     return _with_unique_names(agents)
+
+
+def _check_actions(sources: Sequence[str], agents: Sequence[LabAgent]) -> None:
+    """Refuse policies that cannot act, before a page needs them."""
+    with closing(ConfigEnvs(agents[0].config)("train", 0)) as env:
+        shape = env.action_space.shape
+    assert shape is not None
+    for source, agent in zip(sources, agents, strict=True):
+        with callers_state_kept():
+            policy = CheckedPolicy(agent.make_policy(), source, shape)
+            try:
+                policy.begin_episode()
+                policy.act(np.zeros(observation_shape(agent.config), np.uint8))
+            except PolicyFault as fault:
+                raise UserError(f"{fault}; give one that was trained for {agent.config.task}") from fault
 
 
 def _load(source: str, checkpoint: str, videos: str, trust: bool) -> LabAgent:
@@ -59,7 +84,6 @@ def _load(source: str, checkpoint: str, videos: str, trust: bool) -> LabAgent:
 def _load_onnx(path: Path, videos: str, trust: bool) -> LabAgent:
     """A policy in a file, which says its task (as those of `softaug export` do); its features are not known."""
     from softaug.evaluation.policy_evaluation import PolicySettings, policy_config
-    from softaug.evaluation.policy_sources import onnx_source
 
     source = onnx_source(path)
     config = dataclasses.replace(policy_config(source, PolicySettings(), trust=trust), videos=videos)

@@ -47,6 +47,7 @@ KEPT_RECORDINGS = 5
 """A page offers the newest one; those before it may still be downloading."""
 MISUNDERSTOOD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What a message may raise that has another form than the page's own."""
+NOT_UNDERSTOOD = "the server did not understand a message of this page; reload it"
 
 log = logging.getLogger("softaug.lab")
 
@@ -130,7 +131,7 @@ class Page:
                 self._say("error", text=str(error))
             except MISUNDERSTOOD as error:
                 log.info("a message of the page was not understood: %r", error)
-                self._say("error", text="the server did not understand a message of this page; reload it")
+                self._say("error", text=NOT_UNDERSTOOD)
 
     def _take(self, message: dict[str, Any]) -> None:
         kind = str(message["type"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.resources
 import ipaddress
+import json
 import logging
 import secrets
 import tempfile
@@ -24,7 +25,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from softaug.errors import UserError
 from softaug.lab import recordings, uploads
 from softaug.lab.agents import LabAgent
-from softaug.lab.page import Page
+from softaug.lab.page import NOT_UNDERSTOOD, Page
 
 MAX_PAGES = 4
 HELLO_SECONDS = 10.0
@@ -148,13 +149,13 @@ class Lab:
             return
         await socket.accept()
         try:
-            hello = await asyncio.wait_for(socket.receive_json(), HELLO_SECONDS)
+            query, places = _hello(await asyncio.wait_for(_message(socket), HELLO_SECONDS))
             if self._open >= self.max_pages:
                 await _tell(socket, f"{self.max_pages} pages are open already; close one and reload this one")
                 return
             self._open += 1
             try:
-                await self._serve(socket, str(hello.get("query", "")), str(hello.get("at", "")))
+                await self._serve(socket, query, places)
             finally:
                 self._open -= 1
         except (WebSocketDisconnect, asyncio.CancelledError):
@@ -186,6 +187,19 @@ async def _message(socket: WebSocket) -> str | bytes | None:
         return None
     text: str | None = message.get("text")
     return message.get("bytes") if text is None else text
+
+
+def _hello(message: str | bytes | None) -> tuple[str, str]:
+    """Settings and places of a page's first message."""
+    if message is None:
+        raise WebSocketDisconnect
+    try:
+        hello = json.loads(message) if isinstance(message, str) else None
+    except (ValueError, RecursionError):
+        hello = None
+    if not isinstance(hello, dict):
+        raise UserError(NOT_UNDERSTOOD)
+    return str(hello.get("query", "")), str(hello.get("at", ""))
 
 
 async def _tell(socket: WebSocket, text: str) -> None:

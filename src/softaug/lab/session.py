@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,10 @@ class Session:
     def __init__(self, agents: Sequence[LabAgent], folder: Path, query: str = "", places: str = "") -> None:
         """query: the settings of a link; places: where its episodes are, one text for each agent."""
         self.agents = tuple(agents)
-        self.settings = Settings.from_query(query)
+        # A link is a wish, too: one that cannot be shown here leaves the training appearance.
+        self.settings = Settings()
         self._lock = threading.Lock()
-        self._wishes = _Wishes(reset=True)
+        self._wishes = _Wishes(Settings.from_query(query).to_json(), reset=True)
         if places:
             found = [place_from_text(text) for text in places.split("~")]
             if len(found) != len(self.agents):
@@ -147,11 +149,12 @@ class Session:
     def tick(self, *, step: bool) -> Snapshot:
         """With `step` make a decision; then do what was asked for, also meanwhile, and show it.
 
-        After an error the settings are as before.
+        After an error the settings are as before, but paused if nothing was asked for: the next tick would fail again.
         """
         over, stepped = self.over, False
         if step and self._answers and not over:
-            self._step_all()
+            with self._paused_by_errors():
+                self._step_all()
             stepped = True
         with self._lock:
             wishes, self._wishes = self._wishes, _Wishes()
@@ -170,10 +173,10 @@ class Session:
             Request(settings, wishes.webcam, reset, place, mine)
             for place, mine in zip(places, steps, strict=True)
         ]
-        if once and settings.states == "same":
-            self._answers = self._ask_in_turn(requests)
-        else:
-            self._answers = self._ask(requests)
+        asked = wishes != _Wishes()
+        with contextlib.nullcontext() if asked else self._paused_by_errors():
+            in_turn = once and settings.states == "same"
+            self._answers = self._ask_in_turn(requests) if in_turn else self._ask(requests)
         self.settings = settings
         self._number += 1
         return Snapshot(self._number, settings, self._answers, stepped or once, self.change_number)
@@ -193,6 +196,14 @@ class Session:
             worker.end()
         for worker in self._workers:
             worker.close()
+
+    @contextlib.contextmanager
+    def _paused_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            self.settings = dataclasses.replace(self.settings, paused=True)
+            raise
 
     def _places_of_first(self, settings: Settings) -> list[Place | None]:
         """Where the first agent is, for all the others."""

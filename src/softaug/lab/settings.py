@@ -164,7 +164,10 @@ APPEARANCE_FIELDS = ("mode", *SCENE_FIELDS, *IMAGE_FIELDS)
 
 def query_of(link: str) -> str:
     """The settings in a link of the lab, or in its part after the question mark."""
-    parts = urlsplit(link)
+    try:
+        parts = urlsplit(link)
+    except ValueError as error:
+        raise UserError(f"{link!r} is no link of the lab ({error}); copy the whole address") from None
     return parts.query or (link.lstrip("?") if not parts.scheme else "")
 
 

@@ -103,7 +103,7 @@ class LiveAgent:
         from softaug.lab.minds import Mind
         from softaug.lab.worlds import make_world
 
-        self._backdrops = backdrops
+        self._name, self._backdrops = agent.name, backdrops
         self._world: World = make_world(agent.config, backdrops)
         self._mind = Mind(agent.make_policy())
         self._settings: Settings | None = None
@@ -168,7 +168,7 @@ class LiveAgent:
                 float(request.place.get("total", 0.0)),
             )
         if changed or request.place is not None or request.webcam is not None:
-            self._action = self._mind.act(self._world.obs())
+            self._action = self._decide()
 
     def _begin(self, settings: Settings) -> None:
         self._world.reset(settings.seed)
@@ -176,7 +176,7 @@ class LiveAgent:
         self._seed = settings.seed
         self._decisions, self._reward, self._total, self._over = 0, 0.0, 0.0, False
         self._taken, self._pushed = None, True
-        self._action = self._mind.act(self._world.obs())
+        self._action = self._decide()
 
     def _step(self, given: np.ndarray | None) -> None:
         action = self._action if given is None else given
@@ -187,7 +187,17 @@ class LiveAgent:
         self._decisions += 1
         next_obs = self._world.obs()
         self._mind.observe(obs, action, next_obs)
-        self._action = self._mind.act(next_obs)
+        self._action = self._decide()
+
+    def _decide(self) -> np.ndarray:
+        """What the agent would do now."""
+        action = self._mind.act(self._world.obs())
+        if not np.isfinite(action).all():
+            raise UserError(
+                f"{self._name} answered what it sees with the action {np.array2string(action, threshold=8)}; "
+                "reset it, or choose another appearance"
+            )
+        return action
 
     def _state(self, request: Request) -> Answer:
         from softaug.lab.minds import crop, encoded_image
