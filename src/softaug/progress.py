@@ -39,7 +39,7 @@ class LiveScreen:
         transient: bool = True,
     ):
         """auto_refresh: draw four times a second, else with each `show`. transient: nothing stays in the end."""
-        self.console = Console(file=stream or sys.stderr, quiet=quiet, highlight=False)
+        self.console = Console(file=stream or sys.stderr, quiet=quiet, highlight=False, emoji=False)
         self.live = self.console.is_terminal and not quiet
         self._last_line = time.monotonic()
         self._note = ""
@@ -104,7 +104,7 @@ class Bars(LiveScreen):
         """unit: what is counted. count: the column that shows how many, if not as plain numbers."""
         super().__init__(auto_refresh=True, **options)
         self._bars = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
             count or TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
             RateColumn(unit),

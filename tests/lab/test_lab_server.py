@@ -272,6 +272,16 @@ def test_a_first_message_of_another_form_is_answered(
     assert "Traceback" not in caplog.text
 
 
+def test_a_page_that_says_nothing_is_told_so(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("softaug.lab.server.HELLO_SECONDS", 0.1)
+    address = serving.address.replace("http:", "ws:") + "ws"
+    with client.connect(address, origin=serving.origin) as other:
+        assert "reload it" in json.loads(other.recv(timeout=120))["text"]
+    assert "Traceback" not in caplog.text
+
+
 def test_too_many_pages_are_refused(page: Browser, serving: Serving) -> None:
     serving.lab.max_pages = 1
     until(lambda: len(serving.lab.pages) == 1)

@@ -149,7 +149,11 @@ class Lab:
             return
         await socket.accept()
         try:
-            query, places = _hello(await asyncio.wait_for(_message(socket), HELLO_SECONDS))
+            try:
+                message = await asyncio.wait_for(_message(socket), HELLO_SECONDS)
+            except asyncio.TimeoutError:
+                raise UserError("the page has not said what to show; reload it") from None
+            query, places = _hello(message)
             if self._open >= self.max_pages:
                 await _tell(socket, f"{self.max_pages} pages are open already; close one and reload this one")
                 return
