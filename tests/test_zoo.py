@@ -120,7 +120,7 @@ def test_eval_of_the_policy_equals_that_of_the_run_and_writes_elsewhere(
     final = json.loads((trained / "final_eval.json").read_text())["modes"]
     assert returns == [[final[mode]["returns"] for mode in ("train", "color_hard")]] * 3
     assert content_of(policy) == before
-    assert list(Path("runs/zoo", NAME, "eval").glob("*.json"))
+    assert list((outputs_of(f"zoo:{NAME}") / "eval").glob("*.json"))
 
 
 def test_results_name_everything_and_no_place_of_this_machine(policy: Path, trained: Path) -> None:
@@ -360,11 +360,11 @@ def test_report_shows_the_policy_with_what_was_measured_here(
     assert {("sac", "train"), ("sac", "color_hard"), ("sac", "video_easy")} <= shown
     assert not said["problems"]
     # The same results for other weights are not this policy's.
-    (file,) = Path("runs/zoo", NAME, "eval").glob("*.json")
+    (file,) = (outputs_of(f"zoo:{NAME}") / "eval").glob("*.json")
     report = json.loads(file.read_text())
     file.write_text(json.dumps({**report, "weights_sha256": "0" * 64}))
     assert "video_easy" not in read_run(f"zoo:{NAME}").final
-    diagnosis = Path("runs/zoo", NAME, "diagnosis.json")
+    diagnosis = outputs_of(policy) / "diagnosis.json"
     own = PolicyFolder(policy).results()["weights_sha256"]
     for weights, about_others in ((own, False), ("0" * 64, True)):
         diagnosis.write_text(json.dumps({"checkpoint": {"weights_sha256": weights}, "modes": {}}))
@@ -382,7 +382,8 @@ def test_folders_of_policies_are_found_like_folders_of_runs(policy: Path) -> Non
 
 def test_nothing_is_written_into_a_policy(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = content_of(policy)
-    assert outputs_of(f"zoo:{NAME}") == outputs_of(policy) == Path("runs", "zoo", NAME)
+    weights = hashlib.sha256((policy / "policy.safetensors").read_bytes()).hexdigest()
+    assert outputs_of(f"zoo:{NAME}") == outputs_of(policy) == Path("runs", "zoo", f"{NAME}-{weights[:8]}")
     assert main(["train", "--resume", str(policy)]) == 2
     assert "nothing to resume" in capsys.readouterr().err
     assert main(["eval", f"zoo:{NAME}", "--checkpoint", "best"]) == 2
@@ -394,7 +395,7 @@ def test_export_writes_next_to_other_results(policy: Path, capsys: pytest.Captur
     assert main(["export", f"zoo:{NAME}", "--format", "torchscript", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["max_difference"] < 1e-4
-    assert Path(facts["file"]) == Path("runs", "zoo", NAME, "policy.pt")
+    assert Path(facts["file"]) == outputs_of(policy) / "policy.pt"
     assert not (policy / "policy.pt").exists()
 
 

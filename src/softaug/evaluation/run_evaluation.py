@@ -53,7 +53,7 @@ class EvaluationOptions:
     workers: int = field(default_factory=default_workers)
     seed: int = 0
     out: Path | None = None
-    """None: a file in RUN/eval; for a published policy, in runs/zoo/NAME/eval."""
+    """None: a file in RUN/eval; for a published policy, in runs/zoo/NAME-CHECKSUM/eval."""
     checkpoint: str = "last"
     videos: str | None = None
     colors: str | None = None

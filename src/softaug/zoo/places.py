@@ -63,10 +63,14 @@ def check_policy_name(name: str) -> str:
 
 def outputs_of(path: str | Path) -> Path:
     """Where results about the run or policy at `path` are written: its own directory; for a published policy, which
-    stays as it is, runs/zoo/NAME in the current directory.
+    stays as it is, runs/zoo/NAME-CHECKSUM in the current directory. Another policy may have had the name before.
     """
     path = locate(path)
-    return OUTPUTS / check_policy_name(PolicyFolder(path).name) if RunFiles(path).published else path
+    if not RunFiles(path).published:
+        return path
+    folder = PolicyFolder(path)
+    weights = str(folder.results().get("weights_sha256", ""))
+    return OUTPUTS / check_policy_name(f"{folder.name}-{weights[:8]}")
 
 
 def shown(path: Path) -> str:

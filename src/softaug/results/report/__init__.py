@@ -168,7 +168,7 @@ def _diagnosis(path: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
         values = read_object(file, "make it again with softaug diagnose.")
         about = as_dict(values.get("checkpoint")).get("weights_sha256")
-        # Results of a published policy lie under its name, which another one may have had.
+        # A file that somebody copied there.
         if (
             about is not None
             and RunFiles(path).published
