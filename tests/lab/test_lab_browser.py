@@ -364,7 +364,7 @@ def test_the_command_shows_the_policies_of_the_zoo(browser: Any, tmp_path: Path)
 def watch_the_zoo(page: Any) -> None:
     """Trained policies: they stand as long as they see what they were trained with."""
     assert [page.inner_text(f"#agent-{agent}") for agent in (0, 1)] == ["SAC", "SODA (overlay)"]
-    assert "30,000 decisions" in page.inner_text("#readings")
+    assert "50,000 decisions" in page.inner_text("#readings")
     after(page, lambda: page.click("#pause"))
     for _ in range(30):
         if decisions(page)[0] >= 20:
