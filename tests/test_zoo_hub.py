@@ -44,6 +44,8 @@ class Hub(ThreadingHTTPServer):
         """headers in place of the right ones"""
         self.failing: set[str] = set()
         """files that end in a server error"""
+        self.says_sizes = True
+        self.login_page = False
 
     @property
     def address(self) -> str:
@@ -83,6 +85,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.server.requests.append(f"POST {self.path}")
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.server.login_page:
+            return self.answer(200, b"<html>Log in to this network</html>", {"Content-Type": "text/html"})
         if self.headers.get("Authorization") != "Bearer hf_test":
             return self.answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
         if self.path == "/api/repos/create":
@@ -113,7 +117,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(content))}.items():
+        if self.server.says_sizes:
+            headers = {**headers, "Content-Length": str(len(content))}
+        for key, value in headers.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -191,6 +197,23 @@ def test_a_file_too_large_for_a_policy_is_not_fetched(hub: Hub, run: Path) -> No
     with pytest.raises(UserError, match=r"results\.json of someone/walker has 1,000 MB"):
         locate(f"hf:{REPOSITORY}")
     assert not [request for request in hub.requests if request.startswith("GET")]
+
+
+def test_a_file_of_unknown_size_is_not_fetched(hub: Hub, run: Path) -> None:
+    push(run)
+    hub.says_sizes = False
+    with pytest.raises(UserError, match=r"does not say how large results\.json of someone/walker is"):
+        locate(f"hf:{REPOSITORY}")
+    assert not [request for request in hub.requests if request.startswith("GET")]
+
+
+def test_a_login_page_in_place_of_the_hub_is_one_sentence(
+    hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.login_page = True
+    assert main(["zoo", "add", str(run), "--no-replay", "--push", REPOSITORY]) == 2
+    said = capsys.readouterr().err
+    assert "does not give access" in said and "add --replace" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize(
