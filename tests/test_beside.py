@@ -82,11 +82,12 @@ def test_without_a_second_thread_a_function_runs_at_once_in_the_callers():
     assert future.done() and future.result() == threading.get_ident()
 
 
-def test_auto_needs_one_torch_thread_on_a_cpu_and_a_core_to_spare(monkeypatch):
+def test_auto_needs_one_torch_thread_and_a_core_to_spare_and_nothing_overlaps_on_a_gpu(monkeypatch):
     monkeypatch.setattr("softaug.learning.beside.available_cores", lambda: 2)
     assert overlaps("auto", CPU, 1)
     assert not overlaps("auto", CPU, 2) and not overlaps("auto", torch.device("cuda"), 1)
     assert overlaps("on", CPU, 2) and not overlaps("off", CPU, 1)
+    assert not overlaps("on", torch.device("cuda"), 1)
     monkeypatch.setattr("softaug.learning.beside.available_cores", lambda: 1)
     assert not overlaps("auto", CPU, 1)
 

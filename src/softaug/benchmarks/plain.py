@@ -35,8 +35,9 @@ def project(encoder: nn.Module, obs: Tensor) -> Tensor:
     """What SODA's task takes for features."""
     if not isinstance(encoder, ProjectedEncoder):
         return encode(encoder, obs)
+    features = encode(encoder.encoder, obs)
     critics, actors = encoder.projections
-    return torch.cat([critics(encode(encoder.encoder, obs)), actors(encode(encoder.encoder, obs))], dim=1)
+    return torch.cat([critics(features), actors(features)], dim=1)
 
 
 def encode(encoder: nn.Module, obs: Tensor, relu: Relu = torch.relu) -> Tensor:

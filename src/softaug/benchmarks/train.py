@@ -251,7 +251,7 @@ def limit(config: Config, parts: dict[str, float], peak_gflops: float) -> dict[s
     learner = 1e3 * useful_gflop(config) * config.updates_at_once / config.update_every / peak_gflops
     environment = parts["step"] + parts["render"]
     threads = 2 if overlaps(config.overlap, torch.device("cpu"), config.threads) else 1
-    decision = max(learner / threads, environment, (learner + environment) / max(available_cores(), 2))
+    decision = max(learner / threads, environment, (learner + environment) / available_cores())
     return {"learner_ms": learner, "environment_ms": environment, "threads": threads, "decision_ms": decision}
 
 
@@ -314,9 +314,9 @@ def show(result: dict[str, Any]) -> None:
         f"load {result['load']:.1f}."
     )
     console.print(
-        f"This machine's limit: {shortest['decision_ms']:.1f} ms a decision, from {shortest['learner_ms']:.1f} ms of the encoder's useful "
-        f"work at the matmul peak ({result['peak_gflops']:.0f} GFLOP/s, {shortest['threads']} of them at a time) and "
-        f"{shortest['environment_ms']:.1f} ms of step and render at the same time. Reached: {result['of_limit']:.0%}."
+        f"This machine's limit: {shortest['decision_ms']:.1f} ms a decision, if {shortest['learner_ms']:.1f} ms of the encoder's "
+        f"useful work (at the matmul peak, {result['peak_gflops']:.0f} GFLOP/s; threads: {shortest['threads']}) and "
+        f"{shortest['environment_ms']:.1f} ms of step and render shared the cores perfectly. Reached: {result['of_limit']:.0%}."
     )
     if "ratio" in result:
         console.print(

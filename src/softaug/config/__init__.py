@@ -196,8 +196,8 @@ class Config:
     )
     overlap: str = option(
         "auto",
-        "compute the independent parts of an update on two threads: on, off or auto (on with one torch thread on a CPU "
-        "of several cores); same results",
+        "on a CPU, compute the independent parts of an update on two threads: on, off or auto (on with one torch thread "
+        "and several cores); same results",
         runtime=True,
         later=True,
     )

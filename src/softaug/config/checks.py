@@ -24,7 +24,8 @@ AT_MOST = {
     "decisions": 10**12, "replay_capacity": 10**12, "random_decisions": 10**12, "initial_updates": 10**12,
     "checkpoint_every": 10**12, "log_every": 10**12, "eval_every": 10**12, "eval_episodes": 10**6, "seed": 2**32 - 1,
     "image_size": 4096, "masker_filters": 4096, "frame_stack": 100, "action_repeat": 1000,
-    "episode_decisions": 10**9, "n_step": 10**4, "keep_checkpoints": 10**6, "workers": 1024, "threads": 1024, "batch_size": 10**9, "aux_batch_size": 10**9,
+    "episode_decisions": 10**9, "n_step": 10**4, "keep_checkpoints": 10**6, "workers": 1024, "threads": 1024,
+    "batch_size": 10**9, "aux_batch_size": 10**9,
     "update_every": 10**9, "updates_at_once": 10**6, "actor_every": 10**9, "target_every": 10**9, "aux_every": 10**9,
 }  # fmt: skip
 """Far beyond any use, within what PyTorch, NumPy and the operating system can count."""

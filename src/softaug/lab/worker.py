@@ -168,7 +168,7 @@ class LiveAgent:
                 float(request.place.get("total", 0.0)),
             )
         if changed or request.place is not None or request.webcam is not None:
-            self._action = self._decide()
+            self._action = self._decide(self._world.obs())
 
     def _begin(self, settings: Settings) -> None:
         self._world.reset(settings.seed)
@@ -176,7 +176,7 @@ class LiveAgent:
         self._seed = settings.seed
         self._decisions, self._reward, self._total, self._over = 0, 0.0, 0.0, False
         self._taken, self._pushed = None, True
-        self._action = self._decide()
+        self._action = self._decide(self._world.obs())
 
     def _step(self, given: np.ndarray | None) -> None:
         action = self._action if given is None else given
@@ -187,11 +187,11 @@ class LiveAgent:
         self._decisions += 1
         next_obs = self._world.obs()
         self._mind.observe(obs, action, next_obs)
-        self._action = self._decide()
+        self._action = self._decide(next_obs)
 
-    def _decide(self) -> np.ndarray:
+    def _decide(self, obs: np.ndarray) -> np.ndarray:
         """What the agent would do now."""
-        action = self._mind.act(self._world.obs())
+        action = self._mind.act(obs)
         if not np.isfinite(action).all():
             raise UserError(
                 f"{self._name} answered what it sees with the action {np.array2string(action, threshold=8)}; "

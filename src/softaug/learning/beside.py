@@ -38,7 +38,10 @@ class Beside:
 
 
 def overlaps(choice: str, device: torch.device, threads: int) -> bool:
-    """What ``--overlap`` means: "auto" says yes where torch computes on one CPU thread and there are more cores."""
-    if choice == "auto":
-        return device.type == "cpu" and threads == 1 and available_cores() > 1
-    return choice == "on"
+    """What ``--overlap`` means: "auto" says yes where torch computes on one CPU thread and there are more cores.
+
+    On a CPU only: a GPU computes one after the other anyway, and autocast holds for one thread.
+    """
+    if device.type != "cpu" or choice == "off":
+        return False
+    return choice == "on" or (threads == 1 and available_cores() > 1)

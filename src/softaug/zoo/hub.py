@@ -86,7 +86,7 @@ def check_push(repository: str) -> None:
         hub.utils.validate_repo_id(repository)
     except hub.errors.HFValidationError as error:
         raise UserError(
-            f"the hub allows no repository called {repository:.80} ({_first_line(error)})"
+            f"the hub allows no repository called {repository:.80} ({_first_line(error)}); give another name"
         ) from None
 
 
