@@ -30,6 +30,7 @@ from softaug.learning.networks import (
 from softaug.learning.replay import Batch, Replay
 from softaug.learning.sac import SAC, Metrics, adam
 from softaug.learning.saliency import keep_masked
+from softaug.learning.saved_state import load_optimiser_state, optimiser_state, unshared
 from softaug.learning.views import make_view
 from softaug.methods import Method
 
@@ -263,9 +264,9 @@ class Agent:
     def state(self) -> dict[str, Any]:
         """Everything that the next update depends on: weights, optimisers, generators, counters."""
         return {
-            "sac": _unshared(self.sac.state_dict()),
-            "auxiliary": None if self.auxiliary is None else _unshared(self.auxiliary.state_dict()),
-            "optimisers": {name: _optimiser_state(optimiser) for name, optimiser in self.optimisers.items()},
+            "sac": unshared(self.sac.state_dict()),
+            "auxiliary": None if self.auxiliary is None else unshared(self.auxiliary.state_dict()),
+            "optimisers": {name: optimiser_state(optimiser) for name, optimiser in self.optimisers.items()},
             "updates": self.updates,
             "act_generator": self.act_generator.get_state(),
             "generator": self.generator.get_state(),
@@ -279,7 +280,7 @@ class Agent:
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(tree["auxiliary"])
         for name, optimiser in self.optimisers.items():
-            _load_optimiser_state(optimiser, tree["optimisers"][name])
+            load_optimiser_state(optimiser, tree["optimisers"][name])
         self.updates = tree["updates"]
         self.act_generator.set_state(tree["act_generator"].cpu())
         self.generator.set_state(tree["generator"].cpu())
@@ -375,31 +376,3 @@ def make_agent(
         overlap=overlaps(config.overlap, device, torch.get_num_threads()),
         saliency_quantile=config.sgqn_quantile,
     )
-
-
-def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
-
-
-def _optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    return {
-        str(index): {
-            name: torch.as_tensor(value).detach().cpu().clone().contiguous() for name, value in entry.items()
-        }
-        for index, entry in optimiser.state_dict()["state"].items()
-    }
-
-
-def _load_optimiser_state(optimiser: torch.optim.Optimizer, entries: dict[str, Any]) -> None:
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    state = optimiser.state_dict()
-    state["state"] = {
-        int(index): {name: _laid_out_like(parameters[int(index)], value) for name, value in entry.items()}
-        for index, entry in entries.items()
-    }
-    optimiser.load_state_dict(state)
-
-
-def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """`value` in the parameter's memory format: fused Adam pairs the two in memory order."""
-    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
