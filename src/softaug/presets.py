@@ -19,7 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "decisions": 30_000,
         "image_size": 56,
         "crop_size": 50,
-        "render": "fast",
+        "render": "coarse",
         "filters": (16, 32, 32),
         "strides": (2, 2, 1),
         # With strides of 4 in all, centre taps alone would see one pixel in sixteen at first.

@@ -139,6 +139,17 @@ def test_fast_rendering_is_close():
     exact.close(), fast.close()
 
 
+def test_coarse_rendering_has_fewer_triangles_and_nearly_the_same_image():
+    exact, coarse = make_env("walker_walk"), make_env("walker_walk", render="coarse")
+    difference = np.abs(exact.reset(seed=1)[0].astype(int) - coarse.reset(seed=1)[0])
+    assert 0 < difference.mean() < 0.6
+    assert (difference > 8).mean() < 0.02  # at the edges of round bodies
+    qualities = [env.unwrapped.physics.model.vis.quality for env in (exact, coarse)]
+    exact_triangles, coarse_triangles = (quality.numslices * quality.numstacks for quality in qualities)
+    assert coarse_triangles < 0.3 * exact_triangles
+    exact.close(), coarse.close()
+
+
 def test_aliased_rendering_differs_at_edges_only():
     """Without multisampling a pixel is either body or floor: inside of areas it is the exact one."""
     exact, aliased = make_env("cartpole_swingup"), make_env("cartpole_swingup", render="aliased")

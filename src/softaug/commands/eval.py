@@ -38,7 +38,7 @@ POLICY_FLAGS = {
     "--image-size": ("N", "height and width of the observations (default: the file's, else 100)"),
     "--frame-stack": ("N", "frames in an observation (default: the file's, else 3; robot_push: 1)"),
     "--action-repeat": ("N", "frames per decision (default: the file's or task's)"),
-    "--render": ("NAME", "exact, fast or aliased (default: the file's, else exact)"),
+    "--render": ("NAME", "exact, fast, coarse or aliased (default: the file's, else exact)"),
     "--image-key": ("NAME", "your own environment: which entry of a dict observation is the image"),
     "--train-seed": ("N", "seed of its training: policies of one name and several seeds are averaged (default: 0)"),
     "--decisions": ("N", "decisions of its training, for tables (default: the file's, else unknown)"),

@@ -70,7 +70,8 @@ class Config:
     )
     render: str = option(
         "exact",
-        "exact (dm_control's image, pixel by pixel), fast (smaller shadow map) or aliased (fast, and without smooth edges)",
+        "exact (dm_control's image, pixel by pixel), fast (smaller shadow map), coarse (fast, and round bodies of fewer "
+        "triangles) or aliased (fast, and without smooth edges)",
     )
     images: str = option(
         "", "overlay images: a folder, a registered name or 'procedural'; empty: registered, else procedural"

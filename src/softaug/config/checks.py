@@ -34,7 +34,7 @@ SHARES = (
 )  # fmt: skip
 POSITIVE = ("actor_lr", "critic_lr", "alpha_lr", "aux_lr", "initial_temperature")
 CHOICES = {
-    "replay_memory": ("disk", "ram"), "render": ("exact", "fast", "aliased"),
+    "replay_memory": ("disk", "ram"), "render": ("exact", "fast", "coarse", "aliased"),
     "conv_init": ("delta_orthogonal", "orthogonal"), "device": ("auto", "cpu", "cuda", "mps"), "precision": ("fp32", "tf32", "bf16"),
     "prefetch": ("auto", "on", "off"), "overlap": ("auto", "on", "off"), "frame_join": ("differences", "features"),
 }  # fmt: skip

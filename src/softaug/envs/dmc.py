@@ -38,11 +38,12 @@ from softaug.tasks import ROBOT_TASKS, domain_and_task  # noqa: E402
 from softaug.tasks import action_repeat as default_action_repeat  # noqa: E402
 
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 16, 1024
-RENDER_SETTINGS = ("exact", "fast", "aliased")
+RENDER_SETTINGS = ("exact", "fast", "coarse", "aliased")
 UNLIMITED_TASK_FRAMES = 1000
 """Where a task of the suite has no time limit (lqr), its episodes end after as many frames as most others'."""
 # dm_control's tasks use 2048; see `make_env` for what 512 changes in the image.
 FAST_SHADOW_MAP = 512
+COARSE_SLICES, COARSE_STACKS = 16, 8  # of capsules, spheres and cylinders, instead of 28 and 16
 
 # The process in which GL was first used. Mesa's worker threads do not survive a fork, so a forked child that
 # renders would wait for them for ever; with this it can say so instead.
@@ -288,6 +289,8 @@ class DMCEnv(gymnasium.Env):
         visual = self.physics.model.vis
         if render == "aliased":
             visual.quality.offsamples = 0
+        if render == "coarse":
+            visual.quality.numslices, visual.quality.numstacks = COARSE_SLICES, COARSE_STACKS
         if render != "exact":
             visual.quality.shadowsize = min(visual.quality.shadowsize, FAST_SHADOW_MAP)
             visual.global_.offwidth = visual.global_.offheight = self._size
