@@ -83,7 +83,7 @@ def test_actor_update_moves_actor_and_temperature_only(device):
 def test_critic_update_moves_encoder_and_critic_only(device):
     sac = tiny_sac(device)
     before = {name: snapshot(part) for name, part in sac.named_children()}
-    sac.update_critic(view(device), actions(device), normal(5, 1, device=device))
+    sac.update_critic(sac.critic_values(view(device), actions(device)), normal(5, 1, device=device))
     for name, part in sac.named_children():
         assert same(snapshot(part), before[name]) == (name not in ("encoder", "critic")), name
 
@@ -253,7 +253,7 @@ def test_the_temperature_rises_when_entropy_is_below_its_target(monkeypatch, dev
 
 def test_targets_move_with_their_own_tau(device):
     sac = tiny_sac(device)
-    sac.update_critic(view(device), actions(device), normal(5, 1, device=device))
+    sac.update_critic(sac.critic_values(view(device), actions(device)), normal(5, 1, device=device))
     taus = {"encoder": 0.05, "critic.projection": 0.05, "critic.q1": 0.01, "critic.q2": 0.01}
     for name, tau in taus.items():
         online, target = sac.get_submodule(name), sac.get_submodule(f"target_{name}")

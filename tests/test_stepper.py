@@ -225,6 +225,12 @@ def test_a_script_that_forgets_to_close_ends_all_the_same(tmp_path: Path):
     assert wait_until_gone(int(done.stdout))
 
 
+def software_gl_threads(pid: int) -> list[str]:
+    """Names of the threads that Mesa's software renderer draws with in that process."""
+    names = [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+    return [name for name in names if name.startswith("llvmpipe")]
+
+
 @pytest.mark.slow
 def test_both_steppers_give_the_same_on_a_real_environment():
     from softaug.envs import make_env
@@ -236,6 +242,7 @@ def test_both_steppers_give_the_same_on_a_real_environment():
     try:
         assert here.facts["action_repeat"] == child.facts["action_repeat"] == 16
         assert_same(episode(here, decisions=70), episode(child, decisions=70))  # past an episode's end
+        assert not software_gl_threads(child._process.pid)  # they would compete with the learner
         # What was saved here continues there.
         _, state = episode(here, decisions=15)
         child.set_state(state)

@@ -69,6 +69,7 @@ def sleeping_agent(config: Config, images: FolderImages, sleep_seconds: float) -
     agent._views = lambda batch: Seen(batch, batch.obs, None, batch.obs, batch.next_obs)  # type: ignore[method-assign]
     task.prepare = prepare  # type: ignore[method-assign, assignment]
     for owner, name, function in (
+        (agent, "critic_pass", lambda seen: ([], None)),
         (agent.sac, "bellman_target", lambda *arguments: nothing),
         (agent.sac, "update_critic", compute),
         (agent.sac, "update_actor", lambda *arguments: {}),

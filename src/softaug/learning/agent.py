@@ -118,9 +118,9 @@ class Agent:
     def update(self, replay: Replay) -> Metrics:
         """One iteration: critic, actor, targets and, when due, the auxiliary task; returns 0-dim tensors to log.
 
-        What does not wait for each other is computed side by side (see `Beside`): the critic's step and what the auxiliary
-        task prepares; the actor's step and the auxiliary gradients, which both read the encoder as the critic's step left
-        it (unless the task shapes the actor too). The Bellman target is not: the environment needs the other core at that time.
+        What does not wait for each other is computed side by side (see `Beside`): the Bellman target and the critic's values,
+        then the critic's step and what the auxiliary task prepares; the actor's step and the auxiliary gradients, which
+        both read the encoder as the critic's step left it (unless the task shapes the actor too).
         """
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             metrics = self._update(replay)
@@ -132,12 +132,13 @@ class Agent:
         auxiliary_data = self.sample_for_auxiliary(replay, seen)
         self.gather_ahead(replay)
 
-        features = self.shared_features(seen)
-        target = self.bellman_target(seen)
+        critic_pass = self.beside.start(self.critic_pass, seen)
         auxiliary_is_due = self.auxiliary_is_due()
         if auxiliary_is_due:
             prepared = self.beside.start(self.prepare_auxiliary, auxiliary_data)
-        metrics = self.sac.update_critic(seen.critic, seen.batch.action, target, seen.critic_too, features)
+        target = self.bellman_target(seen)
+        values, features = critic_pass.result()
+        metrics = self.sac.update_critic(values, target)
         metrics["batch_reward"] = seen.batch.reward.mean()
 
         actor_is_due = self.is_due(self.actor_every)
@@ -195,6 +196,11 @@ class Agent:
         """The view with nothing but the pixels that matter most to the critic (SGQN)."""
         share = torch.rand(1, generator=self.generator, device=self.device)
         return keep_masked(view, self.sac.saliency_mask(view, action, self.saliency_quantile), share)
+
+    def critic_pass(self, seen: Seen) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor] | None]:
+        """Both Q functions on each of the critic's views, and the features that the actor shares with them."""
+        features = self.shared_features(seen)
+        return self.sac.critic_values(seen.critic, seen.batch.action, seen.critic_too, features), features
 
     def shared_features(self, seen: Seen) -> list[Tensor] | None:
         """The encodings that critic and actor share, as in DrQ-v2: the actor then sees the encoder of before the critic's

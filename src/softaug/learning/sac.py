@@ -149,16 +149,9 @@ class SAC(nn.Module):
         alpha_loss = self.log_alpha.exp() * (entropy - self.target_entropy)
         return actor_loss, alpha_loss, entropy
 
-    def update_critic(
-        self,
-        view: Tensor,
-        action: Tensor,
-        target: Tensor,
-        strong_view: Tensor | None = None,
-        features: Sequence[Tensor] | None = None,
-    ) -> Metrics:
-        """One step on the critic and the encoder."""
-        loss = self.critic_loss(view, action, target, strong_view, features)
+    def update_critic(self, values: list[tuple[Tensor, Tensor]], target: Tensor) -> Metrics:
+        """One step on the critic and the encoder. values: of `critic_values`, with their graph."""
+        loss = self.critic_error(values, target)
         optimiser_step(self.optimisers["critic"], loss)
         return {"critic_loss": loss.detach(), "target_q": target.mean()}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import multiprocessing.connection
+import os
 import signal
 import traceback
 from collections.abc import Callable
@@ -182,6 +183,8 @@ def env_facts(env: gymnasium.Env) -> dict[str, Any]:
 
 def _serve(make_env: Callable[[], gymnasium.Env], connection: multiprocessing.connection.Connection) -> None:
     """The child: answer requests until the parent closes the connection or dies."""
+    # Software GL would start a thread per core, and take from the learner what it needs.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
     # Both may reach every process of a job (a terminal, a batch system): the parent decides what to do.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
