@@ -42,7 +42,9 @@ from softaug.presets import PRESETS
 from softaug.storage.run_files import RunFiles
 
 PARTS = ("act", "step", "render", "replay", "augment", "encoder", "heads", "optimizer", "logging", "other")
-RANDOM_DECISIONS, CATCH_UP, LOG_EVERY = 150, 10, 25
+RANDOM_DECISIONS, LOG_EVERY = 150, 25
+CATCH_UP = 100
+"""Updates before anything is timed: procedural overlay images are made when first drawn, once per run."""
 
 
 class Clock:
