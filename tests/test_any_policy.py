@@ -22,8 +22,9 @@ from softaug.cli import main
 from softaug.config import Config, read_config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import evaluate as play
+from softaug.evaluation.onnx_policies import onnx_source
 from softaug.evaluation.onnx_weights import weight_files
-from softaug.evaluation.policy_sources import callable_source, onnx_source
+from softaug.evaluation.python_policies import callable_source
 from softaug.evaluation.run_evaluation import EvaluationOptions, evaluate_run
 from softaug.learning.agent import make_agent
 from softaug.methods import get_method

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from softaug.errors import UserError
+from softaug.evaluation.onnx_policies import onnx_source
 from softaug.evaluation.policy import Policy
 from softaug.evaluation.policy_evaluation import PolicySettings, evaluate_policy
-from softaug.evaluation.policy_sources import PolicySource, callable_source, object_source, onnx_source
+from softaug.evaluation.policy_sources import PolicySource
+from softaug.evaluation.python_policies import callable_source, object_source
 
 AnyPolicy = str | Path | Policy | Callable[[np.ndarray], Any] | PolicySource
 

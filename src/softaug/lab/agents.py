@@ -14,8 +14,9 @@ from softaug.config import Config
 from softaug.envs.factory import ConfigEnvs
 from softaug.errors import UserError
 from softaug.evaluation.evaluate import callers_state_kept
+from softaug.evaluation.onnx_policies import onnx_source
 from softaug.evaluation.policy import Policy, PolicyFault
-from softaug.evaluation.policy_sources import CheckedPolicy, onnx_source
+from softaug.evaluation.policy_sources import CheckedPolicy
 from softaug.evaluation.runs import load_run, observation_shape
 from softaug.media import video_source
 from softaug.trust import require_trust
