@@ -17,8 +17,9 @@ from softaug.sweep.supervise import FAILED, FINISHED, INTERRUPTED, Outcome
 from softaug.tuning import study as study_module
 from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import return_ranges
+from softaug.tuning.optuna_study import open_study
 from softaug.tuning.plan import make_settings, record_settings
-from softaug.tuning.study import Tuner, open_study
+from softaug.tuning.study import Tuner
 from softaug.tuning.summary import summarize
 
 SPACE = {"actor_lr": {"low": 1e-5, "high": 1e-1, "log": True}, "n_step": {"low": 1, "high": 4}}

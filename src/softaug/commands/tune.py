@@ -21,10 +21,11 @@ from softaug.sweep.plan import check_media
 from softaug.sweep.supervise import Orders
 from softaug.tuning.display import TuneDisplay
 from softaug.tuning.objective import return_ranges
+from softaug.tuning.optuna_study import import_optuna, open_study
 from softaug.tuning.plan import StudySettings, make_settings, record_settings
 from softaug.tuning.runners import LocalRunner, RayRunner, Runner
 from softaug.tuning.space import DEFAULT_SPACE, read_space
-from softaug.tuning.study import Tuner, import_optuna, locked, open_study
+from softaug.tuning.study import Tuner, locked
 from softaug.tuning.summary import Summary, scoring, shown, summarize
 
 INTERRUPTED = 130

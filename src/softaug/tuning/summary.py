@@ -13,8 +13,9 @@ from typing import Any
 from softaug.files import write_atomically
 from softaug.presets import preset_content
 from softaug.tuning.display import best_trial, over_trials
+from softaug.tuning.optuna_study import import_optuna
 from softaug.tuning.plan import StudySettings
-from softaug.tuning.study import FINISHED, import_optuna
+from softaug.tuning.study import FINISHED
 from softaug.versions import VERSION
 
 PRESET_FILE, TABLE_FILE, TRIALS_FILE = "preset.json", "study.md", "trials.csv"
