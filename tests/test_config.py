@@ -13,7 +13,7 @@ from softaug.errors import UserError
 from softaug.learning.agent import make_encoders
 from softaug.learning.networks import feature_shape
 from softaug.methods import ALIASES, METHODS
-from softaug.presets import PRESETS, TASK_PRESETS
+from softaug.presets import METHOD_TASK_PRESETS, PRESETS, TASK_PRESETS
 
 EVERY = [(method, preset) for method in METHODS for preset in PRESETS]
 
@@ -60,12 +60,22 @@ def test_layers_win_in_order():
 
 @pytest.mark.parametrize(("preset", "task"), TASK_PRESETS)
 def test_a_presets_numbers_for_a_task_are_that_tasks_alone_and_give_way_to_the_users(preset: str, task: str):
-    own = make_config(task, preset=preset)
-    walker = make_config("walker_stand", preset=preset)
+    own, walker = (make_config(name, "curl", preset) for name in (task, "walker_stand"))
     for name, value in TASK_PRESETS[preset, task].items():
         assert getattr(own, name) == value != getattr(walker, name)
         assert getattr(make_config(task, preset="paper"), name) == getattr(make_config(), name)
     assert make_config(task, preset=preset, batch_size=7).batch_size == 7
+
+
+@pytest.mark.parametrize(("preset", "task", "method"), METHOD_TASK_PRESETS)
+def test_a_presets_numbers_for_a_method_on_a_task_are_for_both_alone(preset: str, task: str, method: str):
+    for name, value in METHOD_TASK_PRESETS[preset, task, method].items():
+        assert getattr(make_config(task, method, preset), name) == value
+        assert getattr(make_config(task, "curl", preset), name) != value
+        assert getattr(make_config(task, method, preset, **{name: value / 2}), name) == value / 2
+        walker, paper = make_config("walker_stand", method, preset), make_config(task, method)
+        assert getattr(walker, name) == getattr(make_config("walker_stand", "curl", preset), name)
+        assert getattr(paper, name) == getattr(make_config(task, "curl"), name)
 
 
 @pytest.mark.parametrize("alias", ALIASES)

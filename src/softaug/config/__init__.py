@@ -18,7 +18,7 @@ from softaug.config.own_environment import parse_test_env
 from softaug.errors import UserError, unknown
 from softaug.files import check_name, read_object, write_atomically
 from softaug.methods import EARLIER_ALIASES, METHODS, Method, get_method
-from softaug.presets import PRESETS, TASK_PRESETS, get_preset
+from softaug.presets import METHOD_TASK_PRESETS, PRESETS, TASK_PRESETS, get_preset
 from softaug.tasks import action_repeat, frame_stack
 
 
@@ -258,8 +258,8 @@ class Config:
 def make_config(
     task: str = "walker_walk", method: str = "soda", preset: str = "paper", **overrides: Any
 ) -> Config:
-    """The config of one run: the paper's defaults < the method's numbers < the preset < what the method, then the task
-    needs otherwise under it < `overrides`.
+    """The config of one run: the paper's defaults < the method's numbers < the preset < what the method, then the task,
+    then the method on that task needs otherwise under it < `overrides`.
 
     preset: a name, or a preset file (`softaug tune` writes them), whose values win over those of its base preset. The
         config holds them all: it does not need the file again.
@@ -277,6 +277,7 @@ def make_config(
         PRESETS[base],
         row.presets.get(chosen.base, {}),
         TASK_PRESETS.get((base, task), {}),
+        METHOD_TASK_PRESETS.get((base, task, row.name), {}),
         chosen.values,
         overrides,
     )
