@@ -66,8 +66,8 @@ def make_env(
         larger than the image (so `physics.render` is limited to that size): with software GL 1.3 to 2.6 times
         the speed, and pixels that differ by 0.003 to 0.04 of 255 on average in the paper's tasks
         (`softaug bench env`). Robot push has no shadows then, at 2.5 times the speed. `coarse` is `fast` with capsules,
-        spheres and cylinders of a third of the triangles: at 56 pixels by software GL 0.43 to 0.71 of the time of `fast`,
-        and pixels that differ from the exact ones by 0.09 to 0.42 of 255 on average. `aliased` is `fast` without
+        spheres and cylinders of a third of the triangles: by software GL 0.28 to 0.72 of the time of `fast`, and pixels
+        that differ from the exact ones by 0.06 to 0.33 of 255 on average. `aliased` is `fast` without
         multisampling, so edges are not smooth: at 56 pixels by software GL 0.56 to 0.69 of the time of `fast`, and pixels
         that differ from the exact ones by 1.0 to 1.6 of 255 on average.
     render_mode: for `gymnasium.make`; `rgb_array` only.
