@@ -22,7 +22,7 @@ $(SETUP): pyproject.toml constraints.txt
 
 ZOO := zoo:walker_stand-sac zoo:walker_stand-soda_overlay
 PAGE := runs/demo.html
-DEMO := --task walker_stand --method drq --preset small --render fast --decisions 15000 --seed 0 --eval-every 0 --eval-episodes 4 \
+DEMO := --task walker_stand --method drq --preset small --decisions 15000 --seed 0 --eval-every 0 --eval-episodes 4 \
 	--eval-modes train,color_easy,color_hard,video_easy,video_hard --workers 2 --eval-video
 
 demo-quick: setup  ## play trained SAC and SODA agents in five modes, write a report page with their videos

@@ -19,7 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "decisions": 30_000,
         "image_size": 56,
         "crop_size": 50,
-        "render": "coarse",
+        "render": "fast",
         "filters": (16, 32, 32),
         "strides": (2, 2, 1),
         # With strides of 4 in all, centre taps alone would see one pixel in sixteen at first.
@@ -87,6 +87,7 @@ TASK_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     # walker_stand and ball_in_cup_catch they slow it down.
     ("small", "cartpole_swingup"): {
         "decisions": 12_500,
+        "render": "coarse",
         "strides": (2, 2, 2),
         "share_features": True,
         "critic_norm": True,
@@ -105,7 +106,7 @@ TASK_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "alpha_lr": 1e-3,
     },
     # With the slow temperature SAC gave up exploring before it could catch the ball.
-    ("small", "ball_in_cup_catch"): {"decisions": 25_000, "alpha_lr": 1e-3},
+    ("small", "ball_in_cup_catch"): {"decisions": 25_000, "render": "coarse", "alpha_lr": 1e-3},
     ("small", "robot_push"): _SMALL_ROBOT_PUSH,
     ("small", "robot_push_3d"): _SMALL_ROBOT_PUSH,
 }
