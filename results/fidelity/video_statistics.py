@@ -7,8 +7,8 @@ One line of JSON per set of videos, means over its videos: brightness, contrast 
 colorfulness (Hasler and Süsstrunk's, in 0..1).
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +34,15 @@ def describe(frames: np.ndarray) -> dict[str, float]:
     }
 
 
+parser = argparse.ArgumentParser(description="Statistics of procedural and official test videos.")
+parser.add_argument("folder", type=Path, help="the benchmark's, with video_easy/ and video_hard/")
+folder = parser.parse_args().folder
 for level in ("easy", "hard"):
-    files = sorted((Path(sys.argv[1]) / f"video_{level}").glob("*.mp4"))
+    files = sorted((folder / f"video_{level}").glob("*.mp4"))
+    if not files:
+        parser.error(
+            f"no *.mp4 in {folder / f'video_{level}'}; give the folder with video_easy/ and video_hard/"
+        )
     for kind, videos in (("official", FileVideos(files)), ("procedural", ProceduralVideos(level))):
         numbers = []
         for index in range(len(videos)):
