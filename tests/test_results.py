@@ -12,6 +12,7 @@ from fabricated import fabricate_eval, fabricate_run
 from fakes import DotFactory, FakeImages, tiny_config
 
 from softaug.errors import UserError
+from softaug.media.comparability import OUTDATED_NOTE, PROCEDURAL_NOTE, PROCEDURAL_VIDEO_VERSIONS
 from softaug.results.reading import find_runs, read_run
 from softaug.training.log import read_metrics
 from softaug.training.run import train
@@ -89,6 +90,22 @@ def test_most_episodes_win_then_the_media_nearer_to_the_paper(tmp_path: Path) ->
     assert record.evaluation("video_hard") is None
     training = record.evaluation("train", media="official")  # needs no media, so any will do
     assert training is not None and training.episodes == 2
+
+
+def test_results_on_earlier_procedural_videos_say_so_and_give_way_to_those_on_todays(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    fabricate_run(run, returns={"train": [1, 2]})
+    versions = PROCEDURAL_VIDEO_VERSIONS["easy"] - 1, PROCEDURAL_VIDEO_VERSIONS["easy"]
+    for version in versions:
+        returns = {"video_easy": [float(version)] * (10 if version == versions[0] else 4)}
+        file = fabricate_eval(run, returns, name=f"version{version}", media="procedural")
+        report = json.loads(file.read_text())
+        report["media"]["video_easy"] |= {"level": "easy", "version": version}
+        file.write_text(json.dumps(report))
+    record = read_run(run)
+    assert record.final["video_easy"].returns == (versions[1],) * 4
+    notes = {e.returns[0]: e.note for e in record.evaluations if e.mode == "video_easy"}
+    assert notes == {versions[0]: OUTDATED_NOTE, versions[1]: PROCEDURAL_NOTE}
 
 
 def test_only_the_last_weights_count(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_video_spectrum_falls_like_natural_images():
 
 
 def test_training_images_and_test_videos_share_neither_seeds_nor_families():
-    assert not set(procedural_images.FAMILIES) & set(procedural_videos.FAMILIES)
+    for families in procedural_videos.FAMILIES.values():
+        assert not set(procedural_images.FAMILIES) & set(families)
     # Every generator is seeded by a list that begins with its module's own word, and the levels differ in the next.
     assert procedural_images.SEED_DOMAIN != procedural_videos.SEED_DOMAIN
     assert len(set(procedural_videos.LEVEL_SEEDS.values())) == 2
@@ -106,9 +107,11 @@ def test_unknown_level_lists_the_valid_ones():
         video_source("medium")
 
 
-@pytest.mark.parametrize("index", range(12))
-def test_videos_move_smoothly_and_loop(index):
-    video = video_source("hard", "procedural").open(index, 60, 60)
+@pytest.mark.parametrize(
+    ("level", "index"), [*(("easy", i) for i in range(6)), *(("hard", i) for i in range(12))]
+)
+def test_videos_move_smoothly_and_loop(level, index):
+    video = video_source(level, "procedural").open(index, 60, 60)
     frames = [video.frame(t).astype(np.float64) for t in range(len(video))]
     steps = np.array([np.abs(frames[t] - frames[t - 1]).mean() for t in range(len(frames))])
     # Step 0 is the jump from the last frame to the first: no larger than the usual steps.
@@ -116,6 +119,28 @@ def test_videos_move_smoothly_and_loop(index):
     assert steps[1:].mean() > 0.1  # it does move
     far = np.mean([np.abs(frames[t] - frames[t - len(frames) // 2]).mean() for t in range(0, len(frames), 7)])
     assert steps[1:].mean() < 0.5 * far  # smoothly: neighbors are much more alike than distant frames
+
+
+def test_easy_videos_are_dark_and_calm_and_hard_ones_are_not():
+    """As the benchmark's: its easy videos have a brightness of 0.17 and move by 0.006 per frame, its hard ones 0.52 and 0.019
+    (docs/data.md)."""
+    brightness, motion = {}, {}
+    for level, count in (("easy", 10), ("hard", 24)):
+        videos = video_source(level, "procedural")
+        frames = np.stack([[videos.open(i, 48, 48).frame(t) for t in range(20)] for i in range(count)])
+        gray = frames.astype(np.float64).mean(axis=-1) / 255
+        brightness[level] = gray.mean(axis=(1, 2, 3))
+        motion[level] = np.abs(np.diff(gray, axis=1)).mean()
+    assert 0.1 < brightness["easy"].mean() < 0.25 and brightness["easy"].max() < 0.4
+    assert 0.35 < brightness["hard"].mean() < 0.65
+    assert 0.003 < motion["easy"] < 0.6 * motion["hard"]
+
+
+def test_a_video_is_named_by_what_it_shows():
+    easy, hard = video_source("easy"), video_source("hard")
+    assert easy.name(1) == "procedural/easy/001-galaxy" and hard.name(1) == "procedural/hard/001-cells"
+    assert easy.describe()["families"] == ["stars", "galaxy", "dusk"] and easy.describe()["version"] == 2
+    assert hard.describe()["version"] == 1
 
 
 @pytest.mark.parametrize("index", range(6))

@@ -50,10 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     adding.add_argument("--replace", action="store_true", help="replace the policy of this name")
     adding.add_argument("--push", metavar="ORG/NAME", help="also upload the folder to the Hugging Face Hub")
+    updating = actions.add_parser(
+        "update", help="add to a policy's folder what softaug eval measured of it here"
+    )
+    updating.add_argument("name", metavar="NAME", help="name in the zoo, or a policy's folder")
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"list": _list, "get": _get, "add": _add}[args.action](args)
+    return {"list": _list, "get": _get, "add": _add, "update": _update}[args.action](args)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -178,4 +182,20 @@ def _add(args: argparse.Namespace) -> int:
         except UserError as error:
             raise UserError(f"{error}. {folder} is complete; to upload it later, add --replace") from None
         print(f"uploaded to {address}")
+    return 0
+
+
+def _update(args: argparse.Namespace) -> int:
+    from softaug.results.publishing import update
+
+    if args.name.startswith(HUB):
+        raise UserError(
+            "a policy of the hub cannot be changed here; copy it with: softaug zoo get " + args.name
+        )
+    is_path = args.name.startswith(ZOO) or Path(args.name).is_dir()
+    folder = locate(args.name if is_path else f"{ZOO}{args.name}")
+    for row in update(folder):
+        media = f" ({row['media']} media)" if row["media"] else ""
+        print(f"{row['mode']}{media}: {row['mean']:.1f} in {row['episodes']} episodes")
+    print(f"written to {folder}")
     return 0

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from softaug.media.official import VIDEO_COUNTS
 
 PROCEDURAL_NOTE = "procedural media: not comparable with the paper"
+OUTDATED_NOTE = (
+    "procedural videos of an earlier version: comparable neither with the paper nor with newer results"
+)
 OWN_MEDIA_NOTE = "not the benchmark's own media: not comparable with the paper"
 
+PROCEDURAL_VIDEO_VERSIONS = {"easy": 2, "hard": 1}
+"""Of each level: raise it when the videos of `procedural_videos` change."""
 
-def media_note(mode: str, kind: str | None, facts: dict[str, Any] | None) -> str:
+
+def outdated(facts: Mapping[str, Any] | None) -> bool:
+    """Whether these are facts of procedural videos whose level shows others today."""
+    if not isinstance(facts, Mapping) or facts.get("kind") != "procedural":
+        return False
+    version = facts.get("version")
+    return isinstance(version, int) and version < PROCEDURAL_VIDEO_VERSIONS.get(str(facts.get("level")), 0)
+
+
+def media_note(mode: str, kind: str | None, facts: Mapping[str, Any] | None) -> str:
     """The plain sentence that keeps numbers from being compared that must not be; empty if they may."""
     if kind == "procedural":
-        return PROCEDURAL_NOTE
+        return OUTDATED_NOTE if outdated(facts) else PROCEDURAL_NOTE
     if kind == "davis" and mode.startswith("distracting"):
         return ""
     if kind not in (None, "official"):

@@ -3,6 +3,8 @@
 Each video is a few large images and a closed path through them, so it moves smoothly and loops without a jump;
 a frame is rendered when asked for, from its position alone.
 
+The hard ones are bright and busy, as the benchmark's are:
+
 ============  ================================================================================================
 ``terrain``   an aerial view of warped lattice noise in a palette of colors: camera drifts, turns and zooms
 ``cells``     a mosaic of Voronoi cells, each with its own shading: camera drifts, turns and zooms
@@ -12,12 +14,21 @@ a frame is rendered when asked for, from its position alone.
 ``swarm``     polygons that fly on closed curves over a drifting ground
 ============  ================================================================================================
 
+The easy ones are dark and calm, as the benchmark's are (time lapses of the night sky; docs/data.md compares them):
+
+============  ================================================================================================
+``stars``     a field of stars over a colored sky, some with a ridge in front
+``galaxy``    the same with a bright, dusty band across it
+``dusk``      a hazy gradient with a glow above the horizon and few stars
+============  ================================================================================================
+
 None of these generators, and none of their seeds, is used for the overlay images (`procedural_images`), and
 easy and hard have seeds of their own: an agent trained with overlays never saw the test distribution.
 """
 
 from __future__ import annotations
 
+import colorsys
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,11 +37,14 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from softaug.media.comparability import PROCEDURAL_VIDEO_VERSIONS
 from softaug.media.packing import pack_pixels, unpack_pixels
 
-FAMILIES = ("terrain", "cells", "facade", "parallax", "water", "swarm")
+FAMILIES = {
+    "easy": ("stars", "galaxy", "dusk"),
+    "hard": ("terrain", "cells", "facade", "parallax", "water", "swarm"),
+}
 SEED_DOMAIN = 0x51DE0  # first word of every seed here; the overlay images use another one
-VERSION = 1  # raise when the videos change: returns measured before are then not comparable
 COUNTS = {"easy": 10, "hard": 100}
 LEVEL_SEEDS = {"easy": 1, "hard": 2}
 
@@ -41,6 +55,11 @@ SIDE = 320  # of a texture, pixels; the camera sees less than half of it at a ti
 CACHED_VIDEOS = 32  # built videos kept by a source, about 2 MB each at an observation's size
 # Pixels of a frame, summed over the videos that are kept: one of 320 x 320 may take 30 MB.
 CACHED_PIXELS = CACHED_VIDEOS * 100 * 100
+
+
+def family(level: str, index: int) -> str:
+    """What video `index` of a level shows."""
+    return FAMILIES[level][index % len(FAMILIES[level])]
 
 
 def lattice_noise(
@@ -178,12 +197,38 @@ def brick_texture(rng: np.random.Generator) -> np.ndarray:
     return np.asarray(to_image(pixels))
 
 
+def night_color(rng: np.random.Generator, value: float) -> np.ndarray:
+    """Teal to violet, or nearly gray, with `value` as its brightest channel: float32 (3,)."""
+    red, green, blue = colorsys.hsv_to_rgb(rng.uniform(0.45, 0.75), rng.uniform(0.3, 0.95), value)
+    return np.array([red, green, blue], np.float32)
+
+
+def stars_texture(rng: np.random.Generator, count: int, band: bool) -> np.ndarray:
+    """Stars on black, few of them bright, and with `band` a dusty glow across: float32 (SIDE, SIDE, 3) in 0..1."""
+    light = np.zeros((SIDE, SIDE), np.float32)
+    rows, columns = rng.integers(1, SIDE - 1, (2, count))
+    strength = np.minimum(0.12 * rng.pareto(1.4, count) + 0.08, 1.0).astype(np.float32)
+    np.maximum.at(light, (rows, columns), strength)
+    for down, right in ((0, 1), (1, 0), (0, -1), (-1, 0)):  # bright ones have a halo
+        np.maximum.at(light, (rows + down, columns + right), 0.3 * strength**2)
+    tint = 1 - rng.uniform(0, 0.25, 3).astype(np.float32)
+    pixels = light[..., None] * tint
+    if band:
+        y, x = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32) / SIDE - 0.5
+        angle = rng.uniform(0, np.pi)
+        across = x * math.cos(angle) + y * math.sin(angle) + 0.25 * (lattice_noise(SIDE, 3, rng) - 0.5)
+        dust = lattice_noise(SIDE, 7, rng, roughness=0.65)
+        glow = np.exp(-0.5 * (across / rng.uniform(0.06, 0.14)) ** 2) * np.clip(1.6 * dust - 0.3, 0, 1)
+        pixels = pixels + glow[..., None] * night_color(rng, rng.uniform(0.35, 0.6))
+    return pixels
+
+
 class ProceduralVideo:
     """One procedural video at one size; any frame can be asked for at any time."""
 
     def __init__(self, level: str, index: int, height: int, width: int) -> None:
         rng = np.random.default_rng([SEED_DOMAIN, LEVEL_SEEDS[level], index])
-        self.family = FAMILIES[index % len(FAMILIES)]
+        self.family = family(level, index)
         self._height, self._width = height, width
         self._length = int(rng.integers(240, 481))
         # A closed path: whole numbers of turns, so that the last frame leads back to the first.
@@ -197,6 +242,9 @@ class ProceduralVideo:
             "parallax": self._build_parallax,
             "water": self._build_water,
             "swarm": self._build_swarm,
+            "stars": self._build_night,
+            "galaxy": self._build_night,
+            "dusk": self._build_night,
         }
         self._render = builders[self.family](rng)
 
@@ -343,6 +391,44 @@ class ProceduralVideo:
 
         return render
 
+    def _build_night(self, rng: np.random.Generator) -> Renderer:
+        """A sky that brightens and darkens behind slowly turning stars; what stands on the ground is black."""
+        height, width = self._height, self._width
+        hazy = self.family == "dusk"
+        stars = stars_texture(
+            rng, int(rng.integers(200, 600) if hazy else rng.integers(1000, 3000)), self.family == "galaxy"
+        )
+        film = self._film(to_image(stars))
+        top = night_color(rng, rng.uniform(0.08, 0.36))
+        bottom = night_color(rng, rng.uniform(0.15, 0.5))
+        down = (np.arange(height, dtype=np.float32) / height)[:, None, None] ** rng.uniform(0.7, 2.0)
+        sky = 255 * (top + (bottom - top) * down)
+        if hazy:
+            haze = 0.75 + 0.5 * np.asarray(Image.fromarray(lattice_noise(64, 3, rng)).resize((width, height)))
+            glow = np.array([1.0, rng.uniform(0.7, 0.95), rng.uniform(0.5, 0.9)]) * rng.uniform(20, 70)
+            sky = sky * haze[..., None] + (down**3 * glow).astype(np.float32)
+        sky = np.broadcast_to(sky, (height, width, 3)).astype(np.float32)
+        ground = self._skyline(rng) if rng.random() < 0.6 else np.zeros((height, width), bool)
+        darkest = rng.uniform(0.3, 0.9)
+
+        def render(angle: float) -> np.ndarray:
+            brightness = darkest + (1 - darkest) * (0.5 + 0.5 * math.sin(angle + self._phases[0]))
+            frame = np.minimum(sky * np.float32(brightness) + film(angle), 255).astype(np.uint8)
+            frame[ground] = 6
+            return frame
+
+        return render
+
+    def _skyline(self, rng: np.random.Generator) -> np.ndarray:
+        """Where hills or trees cover the sky: bool (height, width)."""
+        along = np.arange(self._width) / self._width * 2 * np.pi
+        hills = sum(
+            rng.normal() / wave**1.2 * np.cos(rng.uniform(0.5, 1) * wave * along + rng.uniform(0, 6.28))
+            for wave in range(1, 30)
+        )
+        level = 1 - rng.uniform(0.03, 0.2) + 0.03 * hills
+        return np.arange(self._height)[:, None] / self._height > level
+
 
 class ProceduralVideos:
     """The 10 easy or 100 hard procedural videos."""
@@ -364,7 +450,7 @@ class ProceduralVideos:
     def name(self, index: int) -> str:
         """The id of a video, such as ``procedural/hard/017-swarm``."""
         index %= len(self)
-        return f"procedural/{self.level}/{index:03d}-{FAMILIES[index % len(FAMILIES)]}"
+        return f"procedural/{self.level}/{index:03d}-{family(self.level, index)}"
 
     def open(self, index: int, height: int, width: int) -> ProceduralVideo:
         """Video `index` at a size; the most recently used ones are kept."""
@@ -386,6 +472,6 @@ class ProceduralVideos:
             "kind": self.kind,
             "level": self.level,
             "videos": len(self),
-            "families": list(FAMILIES),
-            "version": VERSION,
+            "families": list(FAMILIES[self.level]),
+            "version": PROCEDURAL_VIDEO_VERSIONS[self.level],
         }

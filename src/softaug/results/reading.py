@@ -21,7 +21,7 @@ from typing import Any
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.files import read_object
-from softaug.media.comparability import media_note
+from softaug.media.comparability import OUTDATED_NOTE, media_note, outdated
 from softaug.results.records import Evaluation, PeriodicEval, Rate, RunRecord, TrainEpisode
 from softaug.storage.run_files import RunFiles
 from softaug.zoo import PolicyFolder, locate, outputs_of
@@ -267,7 +267,8 @@ def _results_of(report: Mapping[str, Any], file: Path, decisions: int) -> Iterat
 
 
 def _evaluation(row: Mapping[str, Any], source: Any, decisions: int, file: Path) -> Evaluation:
-    mode, adapted, note = str(row["mode"]), bool(row["adapt"]), str(row["note"])
+    mode, adapted = str(row["mode"]), bool(row["adapt"])
+    note = OUTDATED_NOTE if outdated(source) else str(row["note"])
     returns = finite_returns(row["returns"])
     return Evaluation(mode, returns, _kind(row["media"]), decisions, adapted, note, source, file)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from softaug.config import Config
+from softaug.media.comparability import outdated
 
 State = Literal["finished", "running or interrupted"]
 
@@ -153,11 +154,13 @@ def _overlay_facts(record: RunRecord) -> Mapping[str, Any]:
 
 
 def preferred(evaluations: Iterable[Evaluation]) -> Evaluation | None:
-    """The one with the most episodes; among equals, the one on media nearest to the paper's."""
+    """The one with the most episodes, unless its procedural videos are of an earlier version; among equals, the one on media
+    nearest to the paper's."""
 
-    def rank(evaluation: Evaluation) -> tuple[int, int]:
+    def rank(evaluation: Evaluation) -> tuple[bool, int, int]:
         known = evaluation.media in MEDIA_ORDER
-        return evaluation.episodes, -MEDIA_ORDER.index(str(evaluation.media)) if known else 0
+        nearness = -MEDIA_ORDER.index(str(evaluation.media)) if known else 0
+        return not outdated(evaluation.source), evaluation.episodes, nearness
 
     return max(evaluations, key=rank, default=None)
 

@@ -1,6 +1,7 @@
 """A run's policy as a folder that anybody can use: see `softaug.zoo.folder` for its files.
 
     publish(Path("runs/first"), Path("zoo"))       # zoo/walker_stand-soda_overlay
+    update(Path("zoo/walker_stand-soda_overlay"))  # with what was measured of it since
 
 Weights are copied byte for byte, and results are those of exactly these weights. Paths of this machine, and names of
 accounts, stay here.
@@ -13,19 +14,20 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
 
-from softaug.config import Config, write_config
+from softaug.config import Config, read_config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.animation import panels, save_animation
 from softaug.evaluation.runs import Run, load_run
 from softaug.evaluation.tour import TourFrame, play_tour
 from softaug.files import read_object, sync, temporary_directory
-from softaug.media.comparability import media_note
+from softaug.media.comparability import media_note, outdated
 from softaug.results.publishing.card import make_card
 from softaug.results.reading import REMEDY, blaming, finite_returns, read_run
 from softaug.results.records import RunRecord
@@ -33,8 +35,16 @@ from softaug.storage.checkpoint import read_weights, remove_directory
 from softaug.storage.checksums import SUMS_FILE, sums_text
 from softaug.storage.run_files import RunFiles
 from softaug.training.loop import evaluation_seed
-from softaug.zoo.folder import CARD_FILE, CONFIG_FILE, FORMAT, POLICY_FILE, REPLAY_FILE, RESULTS_FILE
-from softaug.zoo.places import check_policy_name
+from softaug.zoo.folder import (
+    CARD_FILE,
+    CONFIG_FILE,
+    FORMAT,
+    POLICY_FILE,
+    REPLAY_FILE,
+    RESULTS_FILE,
+    PolicyFolder,
+)
+from softaug.zoo.places import ZOO, check_policy_name, outputs_of
 
 TRAINING_FACTS = ("versions", "gl_renderer", "git_commit", "device", "threads", "media")
 REPLAY_BYTES, REPLAY_SIZE, REPLAY_FPS, REPLAY_DECISIONS, REPLAY_MODES = 300_000, 192, 15, 125, 5
@@ -76,31 +86,69 @@ def publish(
         raise UserError(f"{target} is not a published policy and is not replaced; give --name another value")
     results = _results(name, run, record)
     config = _portable(run.config)
-    temporary = temporary_directory(out)
-    try:
+    with _making(target) as temporary:
         (temporary / POLICY_FILE).write_bytes(read_weights(run.checkpoint))
         write_config(config, temporary / CONFIG_FILE)
-        (temporary / RESULTS_FILE).write_text(_compact_lists(json.dumps(results, indent=1)) + "\n")
         if replay:
             _record_replay(run, results["results"], temporary / REPLAY_FILE, say)
-        sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in temporary.iterdir()}
-        (temporary / SUMS_FILE).write_text(sums_text(sums))
-        (temporary / CARD_FILE).write_text(
-            make_card(name, config, results, reference=reference or f"zoo:{name}")
+        _describe(temporary, config, results, reference or f"{ZOO}{name}")
+    return target
+
+
+def update(path: Path) -> list[Row]:
+    """Add to the published policy at `path` what `softaug eval` measured of its weights in the current directory, and
+    return those results. The card is written anew; weights, settings and replay stay."""
+    if not RunFiles(path).published or path.is_symlink():
+        raise UserError(
+            f"{path} is not a published policy; name one, or publish a run with: softaug zoo add RUN"
         )
+    folder = PolicyFolder(path)
+    folder.verify()
+    results, config = folder.results(), read_config(path / CONFIG_FILE)
+    measured = [*_measured_rows(outputs_of(path), str(results["weights_sha256"]))]
+    with blaming(path / RESULTS_FILE):
+        rows = _best_rows([*results["results"], *measured])
+    new = [row for row in rows if any(row is other for other in measured)]
+    if not new:
+        raise UserError(
+            f"nothing new was measured of {path} in this directory; measure it first with: softaug eval {path}"
+        )
+    with _making(path) as temporary:
+        for file in (POLICY_FILE, CONFIG_FILE, REPLAY_FILE):
+            if (path / file).is_file():
+                shutil.copyfile(path / file, temporary / file)
+        _describe(temporary, config, {**results, "results": rows}, f"{ZOO}{folder.name}")
+    return new
+
+
+@contextmanager
+def _making(target: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of `target` once it is complete."""
+    temporary = temporary_directory(target.parent)
+    try:
+        yield temporary
         for file in temporary.iterdir():
             sync(file)
         remove_directory(target)
         temporary.rename(target)
-        sync(out)
+        sync(target.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return target
+
+
+def _describe(folder: Path, config: Config, results: Mapping[str, Any], reference: str) -> None:
+    """Write the results, the checksums of all files so far, and the card, which has none."""
+    (folder / RESULTS_FILE).write_text(_compact_lists(json.dumps(results, indent=1)) + "\n")
+    sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    (folder / SUMS_FILE).write_text(sums_text(sums))
+    (folder / CARD_FILE).write_text(make_card(str(results["name"]), config, results, reference=reference))
 
 
 def _results(name: str, run: Run, record: RunRecord) -> dict[str, Any]:
-    rows = _rows_of(run)
+    with blaming(RunFiles(run.path).final_eval):
+        rows = [*_final_rows(run)]
+    rows = _best_rows([*rows, *_measured_rows(run.path, run.sha256)])
     if not rows:
         raise UserError(
             f"{run.path} has no test results of these weights; test them first with: softaug eval {run.path}"
@@ -126,14 +174,17 @@ def _results(name: str, run: Run, record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _rows_of(run: Run) -> list[Row]:
-    """A result for each mode, kind of media, and with and without adaptation: the one with the most episodes."""
+def _best_rows(rows: Iterable[Row]) -> list[Row]:
+    """A result for each mode, kind of media, and with and without adaptation: the one with the most episodes, unless its
+    procedural videos are of an earlier version."""
+
+    def rank(row: Row) -> tuple[bool, int]:
+        return not outdated(row["source"]), row["episodes"]
+
     chosen: dict[tuple[str, bool, str | None], Row] = {}
-    with blaming(RunFiles(run.path).final_eval):
-        rows = [*_final_rows(run)]
-    for row in (*rows, *_evaluated_rows(run)):
+    for row in rows:
         key = (row["mode"], row["adapt"], row["media"])
-        if key not in chosen or row["episodes"] > chosen[key]["episodes"]:
+        if key not in chosen or rank(row) > rank(chosen[key]):
             chosen[key] = row
     return list(chosen.values())
 
@@ -158,11 +209,11 @@ def _final_rows(run: Run) -> Iterator[Row]:
             yield _row({**values, "mode": mode, "adapt": adapt, "note": note}, source, measured)
 
 
-def _evaluated_rows(run: Run) -> Iterator[Row]:
-    """What `softaug eval` measured of exactly these weights."""
-    for file in sorted(RunFiles(run.path).evaluations.glob("*.json")):
+def _measured_rows(outputs: Path, weights_sha256: str) -> Iterator[Row]:
+    """What `softaug eval` wrote to `outputs` about exactly these weights."""
+    for file in sorted(RunFiles(outputs).evaluations.glob("*.json")):
         report = read_object(file, REMEDY)
-        if report.get("weights_sha256") == run.sha256:
+        if report.get("weights_sha256") == weights_sha256:
             measured = {key: report.get(key) for key in ("eval_seed", "versions", "gl_renderers")}
             with blaming(file):
                 rows = [_row(row, report["media"].get(row["mode"]), measured) for row in report["results"]]
