@@ -24,8 +24,9 @@ from softaug.config import read_config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.runs import action_dim, load_policy, load_run
 from softaug.evaluation.tour import TourFrame
+from softaug.media.comparability import PROCEDURAL_VIDEO_VERSIONS
 from softaug.results import publishing
-from softaug.results.publishing import publish
+from softaug.results.publishing import publish, update
 from softaug.results.reading import find_runs, read_run
 from softaug.training.loop import evaluation_seed
 from softaug.zoo import PolicyFolder, locate, names, outputs_of
@@ -436,6 +437,60 @@ def test_add_refuses_what_it_cannot_publish(policy: Path, trained: Path, tmp_pat
     with pytest.raises(UserError, match="test them first with: softaug eval"):
         publish(run, Path("zoo"), name="other")
     assert sorted(path.name for path in Path("zoo").iterdir()) == ["mine", NAME]
+
+
+def test_update_adds_what_was_measured_here(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = content_of(policy)
+    assert main(["zoo", "update", NAME]) == 2  # nothing was measured
+    assert "measure it first with: softaug eval" in capsys.readouterr().err
+    settings = ["--modes", "train", "--workers", "1", "--videos", "procedural"]
+    assert main(["eval", f"zoo:{NAME}", "--episodes", "1", *settings]) == 0
+    with pytest.raises(UserError, match="nothing new was measured"):
+        update(policy)  # fewer episodes than the published two
+    assert content_of(policy) == before
+    assert main(["eval", f"zoo:{NAME}", "--episodes", "4", *settings]) == 0
+    assert main(["zoo", "update", NAME]) == 0
+    assert "in 4 episodes" in capsys.readouterr().out
+    PolicyFolder(policy).verify()
+    rows = {row["mode"]: row for row in PolicyFolder(policy).results()["results"]}
+    assert {mode: row["episodes"] for mode, row in rows.items()} == {"train": 4, "color_hard": 2}
+    report = next(r for r in (outputs_of(policy) / "eval").glob("*4ep*.json"))
+    assert rows["train"]["returns"] == json.loads(report.read_text())["results"][0]["returns"]
+    assert f"{rows['train']['mean']:.1f}" in (policy / "README.md").read_text()
+    after = content_of(policy)
+    assert {name for name in before if before[name] == after[name]} == {"config.json", "policy.safetensors"}
+
+
+def test_update_refuses_what_is_no_policy_of_the_zoo(
+    policy: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, said in (("nothing", "no policy 'nothing'"), ("hf:me/mine", "softaug zoo get hf:me/mine")):
+        assert main(["zoo", "update", name]) == 2
+        assert said in capsys.readouterr().err
+    before = content_of(trained)
+    assert main(["zoo", "update", str(trained)]) == 2
+    assert "not a published policy" in capsys.readouterr().err
+    assert content_of(trained) == before
+    spoil(policy / "results.json")
+    with pytest.raises(UserError, match="get the policy again"):
+        update(policy)
+
+
+def test_results_on_earlier_procedural_videos_give_way_to_those_on_todays() -> None:
+    def row(version: int, episodes: int) -> dict[str, Any]:
+        source = {"kind": "procedural", "level": "easy", "version": version}
+        return {
+            "mode": "video_easy",
+            "adapt": False,
+            "media": "procedural",
+            "source": source,
+            "episodes": episodes,
+        }
+
+    today = PROCEDURAL_VIDEO_VERSIONS["easy"]
+    assert publishing._best_rows([row(today - 1, 10), row(today, 4)]) == [row(today, 4)]
+    assert publishing._best_rows([row(today, 4), row(today - 1, 10)]) == [row(today, 4)]
+    assert publishing._best_rows([row(today, 4), row(today, 5)]) == [row(today, 5)]
 
 
 @pytest.mark.parametrize(
