@@ -11,8 +11,14 @@ import pytest
 from fabricated import fabricate_eval, fabricate_run
 from fakes import DotFactory, FakeImages, tiny_config
 
+from softaug.cli import main
 from softaug.errors import UserError
-from softaug.media.comparability import OUTDATED_NOTE, PROCEDURAL_NOTE, PROCEDURAL_VIDEO_VERSIONS
+from softaug.media.comparability import (
+    OUTDATED,
+    OUTDATED_NOTE,
+    PROCEDURAL_NOTE,
+    PROCEDURAL_VIDEO_VERSIONS,
+)
 from softaug.results.reading import find_runs, read_run
 from softaug.training.log import read_metrics
 from softaug.training.run import train
@@ -92,20 +98,48 @@ def test_most_episodes_win_then_the_media_nearer_to_the_paper(tmp_path: Path) ->
     assert training is not None and training.episodes == 2
 
 
-def test_results_on_earlier_procedural_videos_say_so_and_give_way_to_those_on_todays(tmp_path: Path) -> None:
+def on_videos_of(run: Path, version: int) -> None:
+    """Let the run's own evaluations in video_easy be on procedural videos of a version."""
+    facts = json.loads((run / "run.json").read_text())
+    facts["media"]["video_easy"] |= {"level": "easy", "version": version}
+    (run / "run.json").write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["softaug eval", "the run's own"])
+def test_results_on_earlier_procedural_videos_say_so_and_give_way_to_those_on_todays(
+    tmp_path: Path, own: bool
+) -> None:
+    """Whether they are of `softaug eval` or of the end of training."""
     run = tmp_path / "run"
-    fabricate_run(run, returns={"train": [1, 2]})
-    versions = PROCEDURAL_VIDEO_VERSIONS["easy"] - 1, PROCEDURAL_VIDEO_VERSIONS["easy"]
-    for version in versions:
+    today = PROCEDURAL_VIDEO_VERSIONS["easy"]
+    versions = today - 1, today
+    fabricate_run(run, returns={"train": [1, 2]} | ({"video_easy": [float(versions[0])] * 10} if own else {}))
+    on_videos_of(run, versions[0])
+    for version in versions[own:]:
         returns = {"video_easy": [float(version)] * (10 if version == versions[0] else 4)}
         file = fabricate_eval(run, returns, name=f"version{version}", media="procedural")
         report = json.loads(file.read_text())
         report["media"]["video_easy"] |= {"level": "easy", "version": version}
         file.write_text(json.dumps(report))
     record = read_run(run)
-    assert record.final["video_easy"].returns == (versions[1],) * 4
-    notes = {e.returns[0]: e.note for e in record.evaluations if e.mode == "video_easy"}
-    assert notes == {versions[0]: OUTDATED_NOTE, versions[1]: PROCEDURAL_NOTE}
+    assert record.final["video_easy"].returns == (today,) * 4
+    found = {e.returns[0]: (e.media, e.note) for e in record.evaluations if e.mode == "video_easy"}
+    assert found == {versions[0]: (OUTDATED, OUTDATED_NOTE), today: ("procedural", PROCEDURAL_NOTE)}
+    assert {e.media for e in record.evals if e.mode == "video_easy"} == ({OUTDATED} if own else set())
+
+
+def test_results_on_videos_of_two_versions_are_no_one_result(tmp_path: Path) -> None:
+    """Two seeds, one tested before the videos changed: the table says both kinds of media, and so does the page."""
+    today = PROCEDURAL_VIDEO_VERSIONS["easy"]
+    for seed, version in enumerate((today - 1, today)):
+        run = tmp_path / f"seed{seed}"
+        fabricate_run(run, seed=seed, returns={"train": [1, 2], "video_easy": [100.0 * version] * 2})
+        on_videos_of(run, version)
+    records = [read_run(run) for run in find_runs([tmp_path])]
+    assert sorted(record.final["video_easy"].media or "" for record in records) == [OUTDATED, "procedural"]
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path), "--out", str(page)]) == 0
+    assert f"{OUTDATED} media, procedural media" in page.read_text()
 
 
 def test_only_the_last_weights_count(tmp_path: Path) -> None:

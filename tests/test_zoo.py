@@ -24,7 +24,12 @@ from softaug.config import read_config, write_config
 from softaug.errors import UserError
 from softaug.evaluation.runs import action_dim, load_policy, load_run
 from softaug.evaluation.tour import TourFrame
-from softaug.media.comparability import PROCEDURAL_VIDEO_VERSIONS
+from softaug.media.comparability import (
+    OUTDATED_NOTE,
+    PROCEDURAL_NOTE,
+    PROCEDURAL_VIDEO_VERSIONS,
+    media_note,
+)
 from softaug.results import publishing
 from softaug.results.publishing import publish, update
 from softaug.results.reading import find_runs, read_run
@@ -442,10 +447,10 @@ def test_add_refuses_what_it_cannot_publish(policy: Path, trained: Path, tmp_pat
 def test_update_adds_what_was_measured_here(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = content_of(policy)
     assert main(["zoo", "update", NAME]) == 2  # nothing was measured
-    assert "measure it first with: softaug eval" in capsys.readouterr().err
+    assert "test the policy first with: softaug eval" in capsys.readouterr().err
     settings = ["--modes", "train", "--workers", "1", "--videos", "procedural"]
     assert main(["eval", f"zoo:{NAME}", "--episodes", "1", *settings]) == 0
-    with pytest.raises(UserError, match="nothing new was measured"):
+    with pytest.raises(UserError, match="new, or has more episodes than the published"):
         update(policy)  # fewer episodes than the published two
     assert content_of(policy) == before
     assert main(["eval", f"zoo:{NAME}", "--episodes", "4", *settings]) == 0
@@ -476,21 +481,126 @@ def test_update_refuses_what_is_no_policy_of_the_zoo(
         update(policy)
 
 
-def test_results_on_earlier_procedural_videos_give_way_to_those_on_todays() -> None:
-    def row(version: int, episodes: int) -> dict[str, Any]:
-        source = {"kind": "procedural", "level": "easy", "version": version}
-        return {
-            "mode": "video_easy",
-            "adapt": False,
-            "media": "procedural",
-            "source": source,
-            "episodes": episodes,
-        }
+def test_update_keeps_replay_and_reference(
+    here: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a folder that is not in the zoo, and whose card names it in another way."""
+    monkeypatch.setattr(publishing, "_record_replay", lambda run, rows, path, say: path.write_bytes(b"film"))
+    elsewhere = publish(trained, Path("elsewhere"), reference="hf:me/walker")
+    settings = ["--modes", "train", "--workers", "1", "--videos", "procedural"]
+    assert main(["eval", str(elsewhere), "--episodes", "3", *settings]) == 0
+    assert main(["zoo", "update", str(elsewhere)]) == 0
+    PolicyFolder(elsewhere).verify()
+    after = content_of(elsewhere)
+    assert after["replay.mp4"] == b"film"
+    assert b"softaug eval hf:me/walker" in after["README.md"]
+    assert b"zoo:" not in after["README.md"]
+    assert [path.name for path in Path("elsewhere").iterdir()] == [elsewhere.name]
 
+
+def test_update_keeps_results_with_and_without_adaptation_apart(policy: Path) -> None:
+    row = PolicyFolder(policy).results()["results"][0]
+    longer = {**row, "returns": [1.0, 2.0, 3.0], "adapt": True}
+    chosen = publishing._best_rows([row, longer])
+    assert [(row["adapt"], len(row["returns"])) for row in chosen] == [(False, 2), (True, 3)]
+
+
+def test_update_refuses_folders_that_it_would_harm(
+    policy: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--modes", "train", "--episodes", "3", "--workers", "1", "--videos", "procedural"]
+    assert main(["eval", str(policy), *settings]) == 0
+    (here / "packaged").mkdir()
+    shutil.copytree(policy, here / "packaged" / "mine")
+    (here / "link").symlink_to(policy, target_is_directory=True)
+    shutil.copytree(policy, here / "notes" / NAME)
+    (here / "notes" / NAME / "notes.txt").write_text("do not lose")
+    before = content_of(here)
+    for name, said in (
+        ("mine", "softaug zoo get mine"),
+        ("zoo:mine", "softaug zoo get mine"),
+        (str(here / "link"), "is a link"),
+        (str(here / "notes" / NAME), "notes.txt"),
+    ):
+        assert main(["zoo", "update", name]) == 2
+        assert said in capsys.readouterr().err
+    assert content_of(here) == before
+
+
+def test_an_interrupted_update_changes_nothing(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither before the new folder is complete, nor between the two renames that put it in place."""
+    settings = ["--modes", "train", "--episodes", "3", "--workers", "1", "--videos", "procedural"]
+    assert main(["eval", str(policy), *settings]) == 0
+    before = content_of(Path("zoo"))
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "make_card", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            update(policy)
+    assert content_of(Path("zoo")) == before
+    rename = Path.rename
+
+    def interrupt_the_second(source: Path, target: Path) -> Path:
+        if Path(target).name == NAME and not source.name.endswith("-replaced"):
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupt_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            update(policy)
+    assert content_of(Path("zoo")) == before
+    assert [path.name for path in Path("zoo").iterdir()] == [NAME]
+    assert [row["episodes"] for row in update(policy)] == [3]
+
+
+@pytest.mark.parametrize("damage", [{"returns": 5}, {"source": 5, "mode": 7}, {"versions": [1]}], ids=str)
+def test_update_of_a_policy_with_odd_results_is_one_sentence_or_works(
+    policy: Path, damage: dict[str, Any]
+) -> None:
+    settings = ["--modes", "train", "--episodes", "3", "--workers", "1", "--videos", "procedural"]
+    assert main(["eval", str(policy), *settings]) == 0
+    results = PolicyFolder(policy).results()
+    results["results"][-1] |= damage
+    rewrite(policy, "results.json", json.dumps(results).encode())
+    before = content_of(policy)
+    try:
+        update(policy)
+    except UserError as error:
+        assert re.search("is damaged|does not describe a policy", str(error))
+        assert content_of(policy) == before
+    else:
+        PolicyFolder(policy).verify()
+
+
+def video_row(version: int, episodes: int) -> dict[str, Any]:
+    """A result on procedural easy videos of a version."""
+    source = {"kind": "procedural", "level": "easy", "version": version}
+    note = media_note("video_easy", "procedural", source)
+    return {
+        "mode": "video_easy",
+        "adapt": False,
+        "media": "procedural",
+        "note": note,
+        "source": source,
+        "returns": [1.0] * episodes,
+    }
+
+
+def test_results_on_earlier_procedural_videos_give_way_to_those_on_todays() -> None:
     today = PROCEDURAL_VIDEO_VERSIONS["easy"]
-    assert publishing._best_rows([row(today - 1, 10), row(today, 4)]) == [row(today, 4)]
-    assert publishing._best_rows([row(today, 4), row(today - 1, 10)]) == [row(today, 4)]
-    assert publishing._best_rows([row(today, 4), row(today, 5)]) == [row(today, 5)]
+    old, new, longer = video_row(today - 1, 10), video_row(today, 4), video_row(today, 5)
+    assert (old["note"], new["note"]) == (OUTDATED_NOTE, PROCEDURAL_NOTE)
+    for rows, best in (([old, new], new), ([new, old], new), ([new, longer], longer), ([old], old)):
+        assert publishing._best_rows(rows) == [best]
+
+
+def test_results_published_before_a_change_of_the_videos_say_so() -> None:
+    old = {**video_row(PROCEDURAL_VIDEO_VERSIONS["easy"] - 1, 10), "note": PROCEDURAL_NOTE}
+    assert [row["note"] for row in publishing._best_rows([old])] == [OUTDATED_NOTE]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ COMMANDS = {
     "report": "one HTML page about runs: tables, curves, videos",
     "reproduce": "the paper's tables and figures; missing runs are trained",
     "export": "write encoder and policy as ONNX or TorchScript",
-    "zoo": "list, get or add trained policies; zoo:NAME is accepted wherever a run is",
+    "zoo": "list, get, add or update trained policies; zoo:NAME is accepted wherever a run is",
     "gallery": "images of every task in every mode",
     "data": "list, register, check or download images and videos",
     "bench": "measure speed on this machine",

@@ -11,6 +11,7 @@ import pytest
 
 from softaug.errors import UserError
 from softaug.media import image_source, procedural_images, procedural_videos, video_source
+from softaug.media.comparability import PROCEDURAL_VIDEO_VERSIONS
 
 
 @pytest.fixture(scope="module")
@@ -144,16 +145,45 @@ def test_a_video_is_named_by_what_it_shows():
 
 
 @pytest.mark.parametrize("index", range(6))
-def test_video_frames_depend_on_their_position_alone(index):
-    video = video_source("easy", "procedural").open(index, 40, 56)
+@pytest.mark.parametrize("level", ["easy", "hard"])
+def test_video_frames_depend_on_their_position_alone(level, index):
+    video = video_source(level, "procedural").open(index, 40, 56)
     sequential = [video.frame(t) for t in range(10)]
-    other = video_source("easy", "procedural").open(index, 40, 56)
+    other = video_source(level, "procedural").open(index, 40, 56)
     assert sequential[0].shape == (40, 56, 3) and sequential[0].dtype == np.uint8
     for t in (7, 2, 9, 0):
         np.testing.assert_array_equal(other.frame(t), sequential[t])
         np.testing.assert_array_equal(other.frame(t + len(video)), sequential[t])
     sequential[3][:] = 0  # the caller owns its frame
     assert video.frame(3).any()
+
+
+BRIGHTNESS = {
+    ("easy", 2): [
+        [13, 14, 13, 16, 16, 17, 20, 20, 21],
+        [78, 80, 53, 84, 81, 61, 88, 83, 91],
+        [33, 36, 34, 58, 57, 53, 84, 74, 77],
+    ],
+    ("hard", 1): [
+        [200, 202, 204, 210, 203, 203, 206, 207, 205],
+        [41, 68, 109, 103, 84, 115, 63, 47, 111],
+        [110, 131, 157, 146, 213, 120, 204, 143, 109],
+        [82, 74, 81, 157, 136, 158, 189, 200, 201],
+        [92, 116, 128, 141, 150, 138, 119, 106, 110],
+        [110, 133, 83, 115, 157, 82, 77, 120, 89],
+    ],
+}
+"""Mean brightness of ninths of frame 100 of each family's first video, by level and version."""
+
+
+@pytest.mark.parametrize("level", ["easy", "hard"])
+def test_other_videos_have_another_version(level):
+    """Results on procedural videos are compared by version: whoever changes what is shown raises it, and adds a row above."""
+    expected = BRIGHTNESS[level, PROCEDURAL_VIDEO_VERSIONS[level]]
+    videos = video_source(level, "procedural")
+    frames = np.stack([videos.open(i, 48, 48).frame(100) for i in range(len(expected))])
+    ninths = frames.reshape(-1, 3, 16, 3, 16, 3).mean(axis=(2, 4, 5)).reshape(-1, 9)
+    np.testing.assert_allclose(ninths, expected, atol=1)
 
 
 def test_video_source_keeps_a_bounded_number_of_videos():

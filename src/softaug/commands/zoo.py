@@ -17,7 +17,7 @@ from rich.table import Table
 from softaug.envs.modes import BENCHMARK_MODES, ROBOT_MODES
 from softaug.errors import UserError
 from softaug.zoo import PolicyFolder, locate, names
-from softaug.zoo.places import HUB, ZOO, check_policy_name
+from softaug.zoo.places import HUB, ZOO, check_policy_name, is_packaged
 
 ADVISED_BYTES = 1_000_000
 """Larger weights are published too, but make a repository of many policies heavy."""
@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     adding.add_argument("--replace", action="store_true", help="replace the policy of this name")
     adding.add_argument("--push", metavar="ORG/NAME", help="also upload the folder to the Hugging Face Hub")
     updating = actions.add_parser(
-        "update", help="add to a policy's folder what softaug eval measured of it here"
+        "update",
+        help="add new test results to a policy's folder",
+        description="Add what softaug eval measured of a policy, in runs/zoo of the current directory, to the policy's folder. "
+        "Its card is written anew; weights, settings and replay stay.",
     )
     updating.add_argument("name", metavar="NAME", help="name in the zoo, or a policy's folder")
 
@@ -190,12 +193,21 @@ def _update(args: argparse.Namespace) -> int:
 
     if args.name.startswith(HUB):
         raise UserError(
-            "a policy of the hub cannot be changed here; copy it with: softaug zoo get " + args.name
+            f"a policy of the hub cannot be changed here; copy it with: softaug zoo get {args.name}"
         )
-    is_path = args.name.startswith(ZOO) or Path(args.name).is_dir()
-    folder = locate(args.name if is_path else f"{ZOO}{args.name}")
+    if args.name.startswith(ZOO) or not (Path(args.name).exists() or "/" in args.name):
+        folder = locate(ZOO + args.name.removeprefix(ZOO))
+        if is_packaged(folder):
+            raise UserError(
+                f"{folder.name} is a policy of the softaug package, which stays as it is; "
+                f"copy it first with: softaug zoo get {folder.name}"
+            )
+    else:
+        folder = Path(args.name)
     for row in update(folder):
-        media = f" ({row['media']} media)" if row["media"] else ""
-        print(f"{row['mode']}{media}: {row['mean']:.1f} in {row['episodes']} episodes")
+        said = [f"{row['media']} media"] if row["media"] else []
+        said += ["adapting"] if row["adapt"] else []
+        about = f" ({', '.join(said)})" if said else ""
+        print(f"{row['mode']}{about}: {row['mean']:.1f} in {row['episodes']} episodes")
     print(f"written to {folder}")
     return 0

@@ -9,8 +9,10 @@ from softaug.media.official import VIDEO_COUNTS
 
 PROCEDURAL_NOTE = "procedural media: not comparable with the paper"
 OUTDATED_NOTE = (
-    "procedural videos of an earlier version: comparable neither with the paper nor with newer results"
+    "procedural videos of another version: not comparable with the paper, nor with results on today's"
 )
+OUTDATED = "earlier procedural"
+"""The kind of media of results on procedural videos that are not today's: they are never mixed with those on today's."""
 OWN_MEDIA_NOTE = "not the benchmark's own media: not comparable with the paper"
 
 PROCEDURAL_VIDEO_VERSIONS = {"easy": 2, "hard": 1}
@@ -18,17 +20,20 @@ PROCEDURAL_VIDEO_VERSIONS = {"easy": 2, "hard": 1}
 
 
 def outdated(facts: Mapping[str, Any] | None) -> bool:
-    """Whether these are facts of procedural videos whose level shows others today."""
+    """Whether these are facts of procedural videos that are not today's."""
     if not isinstance(facts, Mapping) or facts.get("kind") != "procedural":
         return False
     version = facts.get("version")
-    return isinstance(version, int) and version < PROCEDURAL_VIDEO_VERSIONS.get(str(facts.get("level")), 0)
+    today = PROCEDURAL_VIDEO_VERSIONS.get(str(facts.get("level")), version)
+    return version is not None and version != today
 
 
 def media_note(mode: str, kind: str | None, facts: Mapping[str, Any] | None) -> str:
     """The plain sentence that keeps numbers from being compared that must not be; empty if they may."""
+    if kind == OUTDATED or outdated(facts):
+        return OUTDATED_NOTE
     if kind == "procedural":
-        return OUTDATED_NOTE if outdated(facts) else PROCEDURAL_NOTE
+        return PROCEDURAL_NOTE
     if kind == "davis" and mode.startswith("distracting"):
         return ""
     if kind not in (None, "official"):

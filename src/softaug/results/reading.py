@@ -21,7 +21,7 @@ from typing import Any
 from softaug.config import Config
 from softaug.errors import UserError
 from softaug.files import read_object
-from softaug.media.comparability import OUTDATED_NOTE, media_note, outdated
+from softaug.media.comparability import OUTDATED, OUTDATED_NOTE, media_note, outdated
 from softaug.results.records import Evaluation, PeriodicEval, Rate, RunRecord, TrainEpisode
 from softaug.storage.run_files import RunFiles
 from softaug.zoo import PolicyFolder, locate, outputs_of
@@ -79,7 +79,8 @@ def read_run(path: str | Path) -> RunRecord:
             for line in lines
             if line["kind"] == "episode"
         )
-        evals = tuple(_periodic(line) for line in lines if line["kind"] == "eval")
+        media = facts.get("media") or {}
+        evals = tuple(_periodic(line, media) for line in lines if line["kind"] == "eval")
         rates = tuple(
             Rate(int(line["decisions"]), float(line["decisions_per_second"]))
             for line in lines
@@ -200,12 +201,13 @@ def blaming(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is damaged ({error}); restore it or leave the run out") from None
 
 
-def _periodic(line: Mapping[str, Any]) -> PeriodicEval:
+def _periodic(line: Mapping[str, Any], media: Mapping[str, Any]) -> PeriodicEval:
+    mode = str(line["mode"])
     return PeriodicEval(
         int(line["decisions"]),
-        str(line["mode"]),
+        mode,
         finite_returns(line["returns"]),
-        _kind(line["media"]),
+        media_kind(line["media"], media.get(mode)),
         int(line["frames"]),
         bool(line["adapt"]),
     )
@@ -218,11 +220,11 @@ def finite_returns(values: Any) -> tuple[float, ...]:
     return returns
 
 
-def _kind(value: Any) -> str | None:
-    """A kind of media: official, folder, list, procedural, or None."""
+def media_kind(value: Any, facts: Any) -> str | None:
+    """A kind of media, one of `MEDIA_ORDER` or None. facts: of where they came from."""
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{value!r:.40} where a kind of media should be")
-    return value
+    return OUTDATED if value is not None and outdated(facts) else value
 
 
 def _finite(value: Any) -> float:
@@ -239,7 +241,8 @@ def _final_evaluations(
     media = facts.get("media") or {}
     for adapted, modes in ((False, final["modes"]), (True, final["adapted"])):
         for mode, values in modes.items():
-            kind, source = _kind(values["media"]), media.get(mode)
+            source = media.get(mode)
+            kind = media_kind(values["media"], source)
             note = media_note(mode, kind, source)
             yield Evaluation(
                 mode,
@@ -268,9 +271,9 @@ def _results_of(report: Mapping[str, Any], file: Path, decisions: int) -> Iterat
 
 def _evaluation(row: Mapping[str, Any], source: Any, decisions: int, file: Path) -> Evaluation:
     mode, adapted = str(row["mode"]), bool(row["adapt"])
-    note = OUTDATED_NOTE if outdated(source) else str(row["note"])
-    returns = finite_returns(row["returns"])
-    return Evaluation(mode, returns, _kind(row["media"]), decisions, adapted, note, source, file)
+    returns, kind = finite_returns(row["returns"]), media_kind(row["media"], source)
+    note = OUTDATED_NOTE if kind == OUTDATED else str(row["note"])
+    return Evaluation(mode, returns, kind, decisions, adapted, note, source, file)
 
 
 def _videos(folder: Path) -> dict[str, Path]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from softaug.config import Config
-from softaug.media.comparability import outdated
+from softaug.media.comparability import OUTDATED
 
 State = Literal["finished", "running or interrupted"]
 
-MEDIA_ORDER = ("official", "davis", "folder", "list", "procedural")
+MEDIA_ORDER = ("official", "davis", "folder", "list", "procedural", OUTDATED)
 """Of two evaluations with as many episodes, the one on media nearer to the paper's is taken."""
 
 
@@ -55,7 +55,7 @@ class Evaluation:
     mode: str
     returns: tuple[float, ...]
     media: str | None
-    """Where videos or colors came from: official, folder, list, procedural; None if the mode needs none."""
+    """Where videos or colors came from, one of `MEDIA_ORDER`; None if the mode needs none."""
     decisions: int
     adapted: bool
     """Whether the policy adapted during the episodes (PAD)."""
@@ -154,13 +154,13 @@ def _overlay_facts(record: RunRecord) -> Mapping[str, Any]:
 
 
 def preferred(evaluations: Iterable[Evaluation]) -> Evaluation | None:
-    """The one with the most episodes, unless its procedural videos are of an earlier version; among equals, the one on media
-    nearest to the paper's."""
+    """The one with the most episodes; among equals, the one on media nearest to the paper's. Those on procedural videos that are
+    not today's come last."""
 
     def rank(evaluation: Evaluation) -> tuple[bool, int, int]:
         known = evaluation.media in MEDIA_ORDER
         nearness = -MEDIA_ORDER.index(str(evaluation.media)) if known else 0
-        return not outdated(evaluation.source), evaluation.episodes, nearness
+        return evaluation.media != OUTDATED, evaluation.episodes, nearness
 
     return max(evaluations, key=rank, default=None)
 

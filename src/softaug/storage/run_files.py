@@ -58,7 +58,7 @@ class RunFiles:
 
     @property
     def published(self) -> bool:
-        """Whether the directory holds a published policy instead of a run. Nothing is ever written into one."""
+        """Whether the directory holds a published policy instead of a run. Only `results.publishing` writes one."""
         return self.exist and self.results.is_file()
 
 

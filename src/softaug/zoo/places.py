@@ -62,8 +62,8 @@ def check_policy_name(name: str) -> str:
 
 
 def outputs_of(path: str | Path) -> Path:
-    """Where results about the run or policy at `path` are written: its own directory; for a published policy, which
-    stays as it is, runs/zoo/NAME-CHECKSUM in the current directory. Another policy may have had the name before.
+    """Where results about the run or policy at `path` are written: its own directory; for a published policy, which only
+    `softaug zoo update` changes, runs/zoo/NAME-CHECKSUM in the current directory. Another policy may have had the name.
     """
     path = locate(path)
     if not RunFiles(path).published:
@@ -75,7 +75,12 @@ def outputs_of(path: str | Path) -> Path:
 
 def shown(path: Path) -> str:
     """How a run or policy is called in a page or table: a policy in this package by its name, not by where that lies."""
-    return f"{ZOO}{path.name}" if path.parent.resolve() == PACKAGED.resolve() else str(path)
+    return f"{ZOO}{path.name}" if is_packaged(path) else str(path)
+
+
+def is_packaged(path: Path) -> bool:
+    """Whether the policy at `path` is installed with softaug."""
+    return path.parent.resolve() == PACKAGED.resolve()
 
 
 def _find(name: str) -> Path:

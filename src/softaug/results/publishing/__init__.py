@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import jinja2
 import numpy as np
 
 from softaug.config import Config, read_config, write_config
@@ -27,9 +28,9 @@ from softaug.evaluation.animation import panels, save_animation
 from softaug.evaluation.runs import Run, load_run
 from softaug.evaluation.tour import TourFrame, play_tour
 from softaug.files import read_object, sync, temporary_directory
-from softaug.media.comparability import media_note, outdated
+from softaug.media.comparability import OUTDATED_NOTE, media_note, outdated
 from softaug.results.publishing.card import make_card
-from softaug.results.reading import REMEDY, blaming, finite_returns, read_run
+from softaug.results.reading import REMEDY, blaming, finite_returns, media_kind, read_run
 from softaug.results.records import RunRecord
 from softaug.storage.checkpoint import read_weights, remove_directory
 from softaug.storage.checksums import SUMS_FILE, sums_text
@@ -44,10 +45,12 @@ from softaug.zoo.folder import (
     RESULTS_FILE,
     PolicyFolder,
 )
-from softaug.zoo.places import ZOO, check_policy_name, outputs_of
+from softaug.zoo.places import ZOO, check_policy_name, outputs_of, shown
 
 TRAINING_FACTS = ("versions", "gl_renderer", "git_commit", "device", "threads", "media")
 REPLAY_BYTES, REPLAY_SIZE, REPLAY_FPS, REPLAY_DECISIONS, REPLAY_MODES = 300_000, 192, 15, 125, 5
+REFERENCE = re.compile(r"^softaug eval (\S+)", re.MULTILINE)
+"""In a card: what users give to softaug's commands."""
 Row = dict[str, Any]
 
 
@@ -97,44 +100,70 @@ def publish(
 
 def update(path: Path) -> list[Row]:
     """Add to the published policy at `path` what `softaug eval` measured of its weights in the current directory, and
-    return those results. The card is written anew; weights, settings and replay stay."""
-    if not RunFiles(path).published or path.is_symlink():
+    return these results. Weights, settings and replay stay; the card is written anew."""
+    if path.is_symlink():
+        raise UserError(f"{path} is a link, which is not replaced; name the folder that it leads to")
+    path = path.resolve()
+    if not RunFiles(path).published:
         raise UserError(
             f"{path} is not a published policy; name one, or publish a run with: softaug zoo add RUN"
         )
     folder = PolicyFolder(path)
     folder.verify()
+    files = folder.files()
+    if others := sorted({entry.name for entry in path.iterdir()} - {*files}):
+        raise UserError(f"{path} has files that no policy has ({', '.join(others)}); move them away first")
     results, config = folder.results(), read_config(path / CONFIG_FILE)
+    published = results["results"]
     measured = [*_measured_rows(outputs_of(path), str(results["weights_sha256"]))]
     with blaming(path / RESULTS_FILE):
-        rows = _best_rows([*results["results"], *measured])
-    new = [row for row in rows if any(row is other for other in measured)]
+        rows = _best_rows([*published, *measured])
+    new = [row for row in rows if row not in published]
     if not new:
         raise UserError(
-            f"nothing new was measured of {path} in this directory; measure it first with: softaug eval {path}"
+            f"no result in {outputs_of(path)} is new, or has more episodes than the published one; "
+            f"test the policy first with: softaug eval {shown(path)}"
         )
-    with _making(path) as temporary:
-        for file in (POLICY_FILE, CONFIG_FILE, REPLAY_FILE):
-            if (path / file).is_file():
-                shutil.copyfile(path / file, temporary / file)
-        _describe(temporary, config, {**results, "results": rows}, f"{ZOO}{folder.name}")
+    with _making(path) as temporary, blaming(path / RESULTS_FILE):
+        for name in (POLICY_FILE, CONFIG_FILE, REPLAY_FILE):
+            if name in files:
+                shutil.copyfile(files[name], temporary / name)
+        reference = REFERENCE.search(files[CARD_FILE].read_text()) if CARD_FILE in files else None
+        try:
+            _describe(
+                temporary,
+                config,
+                {**results, "results": rows},
+                f"{ZOO}{folder.name}" if reference is None else reference[1],
+            )
+        except jinja2.UndefinedError as error:
+            raise ValueError(error) from None
     return new
 
 
 @contextmanager
 def _making(target: Path) -> Iterator[Path]:
-    """An empty folder that takes the place of `target` once it is complete."""
+    """An empty folder that takes the place of `target` once it is complete and a policy that can be used."""
     temporary = temporary_directory(target.parent)
+    replaced = temporary.with_name(f"{temporary.name}-replaced")
     try:
         yield temporary
+        PolicyFolder(temporary).verify()
         for file in temporary.iterdir():
             sync(file)
-        remove_directory(target)
-        temporary.rename(target)
+        try:
+            if target.exists():
+                target.rename(replaced)
+            temporary.rename(target)
+        except BaseException:
+            if replaced.exists() and not target.exists():
+                replaced.rename(target)
+            raise
         sync(target.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    remove_directory(replaced)
 
 
 def _describe(folder: Path, config: Config, results: Mapping[str, Any], reference: str) -> None:
@@ -175,18 +204,18 @@ def _results(name: str, run: Run, record: RunRecord) -> dict[str, Any]:
 
 
 def _best_rows(rows: Iterable[Row]) -> list[Row]:
-    """A result for each mode, kind of media, and with and without adaptation: the one with the most episodes, unless its
-    procedural videos are of an earlier version."""
+    """A result for each mode, kind of media, and with and without adaptation: the one with the most episodes; those on procedural
+    videos that are not today's come last, and say so."""
 
     def rank(row: Row) -> tuple[bool, int]:
-        return not outdated(row["source"]), row["episodes"]
+        return not outdated(row["source"]), len(row["returns"])
 
     chosen: dict[tuple[str, bool, str | None], Row] = {}
     for row in rows:
         key = (row["mode"], row["adapt"], row["media"])
         if key not in chosen or rank(row) > rank(chosen[key]):
             chosen[key] = row
-    return list(chosen.values())
+    return [{**row, "note": OUTDATED_NOTE} if outdated(row["source"]) else row for row in chosen.values()]
 
 
 def _final_rows(run: Run) -> Iterator[Row]:
@@ -224,11 +253,11 @@ def _row(values: Mapping[str, Any], source: Any, measured: Mapping[str, Any]) ->
     returns = list(finite_returns(values["returns"]))
     videos = [info["video"] for info in values.get("episode_info") or [] if info.get("video")]
     return {
-        "mode": values["mode"],
-        "adapt": values["adapt"],
-        "media": values["media"],
-        "procedural": values["media"] == "procedural",
-        "note": values["note"],
+        "mode": str(values["mode"]),
+        "adapt": bool(values["adapt"]),
+        "media": (media := media_kind(values["media"], None)),
+        "procedural": media == "procedural",
+        "note": str(values["note"]),
         "mean": float(np.mean(returns)),
         "std": float(np.std(returns)),
         "returns": returns,

@@ -10,6 +10,7 @@ from typing import Any
 
 from softaug.errors import UserError
 from softaug.files import write_atomically
+from softaug.media.comparability import OUTDATED
 from softaug.results.model import LearningCurve
 from softaug.results.reproduce import formats
 from softaug.results.reproduce.collect import Selection, describe_runs
@@ -103,7 +104,7 @@ def curve_notes(curves: Sequence[LearningCurve], item: FigureItem) -> list[str]:
         notes.append("points: periodic evaluations during training")
     for mode in item.modes:
         if kinds := sorted({curve.media for curve in curves if curve.mode == mode and curve.media}):
-            procedural = ": not comparable with the paper" if "procedural" in kinds else ""
+            procedural = ": not comparable with the paper" if {"procedural", OUTDATED} & {*kinds} else ""
             notes.append(f"{mode}: {', '.join(kinds)} media{procedural}")
     expected = len(item.grid) * len(item.modes)
     if len(curves) < expected:
