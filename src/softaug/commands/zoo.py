@@ -16,6 +16,7 @@ from rich.table import Table
 
 from softaug.envs.modes import BENCHMARK_MODES, ROBOT_MODES
 from softaug.errors import UserError
+from softaug.media.comparability import OUTDATED_NOTE, outdated
 from softaug.zoo import PolicyFolder, locate, names
 from softaug.zoo.places import HUB, ZOO, check_policy_name, is_packaged
 
@@ -81,7 +82,8 @@ def _list(args: argparse.Namespace) -> int:
     for group, tested in _groups(policies, modes):
         console.print(_table(tested, group, console))
     rows = [row for results in policies.values() for row in results["results"]]
-    for note in sorted({row["note"] for row in rows if row["note"]}):
+    notes = {OUTDATED_NOTE if outdated(row.get("source")) else row["note"] for row in rows}
+    for note in sorted(notes - {""}):
         console.print(note, markup=False)
     console.print(
         f"use one as {ZOO}NAME wherever a run is accepted, for example: softaug eval {ZOO}{next(iter(policies))}"
@@ -112,9 +114,10 @@ def _shown(mean: float, task: str) -> str:
 
 
 def _means(results: dict[str, Any], modes: Collection[str]) -> dict[str, float]:
-    """The mean return per mode; of several results (with and without adaptation, other media) the first."""
-    rows = reversed(results["results"])
-    return {row["mode"]: row["mean"] for row in rows if row["mode"] in modes}
+    """The mean return per mode; of several results (with and without adaptation, other media) the first, on today's procedural
+    videos if there is one."""
+    best_first = sorted(results["results"], key=lambda row: outdated(row.get("source")))
+    return {row["mode"]: row["mean"] for row in reversed(best_first) if row["mode"] in modes}
 
 
 def _table(policies: dict[str, dict[str, Any]], modes: Sequence[str], console: Console) -> Table:
