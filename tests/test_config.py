@@ -60,7 +60,7 @@ def test_layers_win_in_order():
 
 @pytest.mark.parametrize(("preset", "task"), TASK_PRESETS)
 def test_a_presets_numbers_for_a_task_are_that_tasks_alone_and_give_way_to_the_users(preset: str, task: str):
-    own, walker = (make_config(name, "curl", preset) for name in (task, "walker_stand"))
+    own, walker = (make_config(name, "curl", preset) for name in (task, "walker_walk"))
     for name, value in TASK_PRESETS[preset, task].items():
         assert getattr(own, name) == value != getattr(walker, name)
         assert getattr(make_config(task, preset="paper"), name) == getattr(make_config(), name)
@@ -72,10 +72,11 @@ def test_a_presets_numbers_for_a_method_on_a_task_are_for_both_alone(preset: str
     for name, value in METHOD_TASK_PRESETS[preset, task, method].items():
         assert getattr(make_config(task, method, preset), name) == value
         assert getattr(make_config(task, "curl", preset), name) != value
-        assert getattr(make_config(task, method, preset, **{name: value / 2}), name) == value / 2
-        walker, paper = make_config("walker_stand", method, preset), make_config(task, method)
-        assert getattr(walker, name) == getattr(make_config("walker_stand", "curl", preset), name)
+        walker, paper = make_config("walker_walk", method, preset), make_config(task, method)
+        assert getattr(walker, name) == getattr(make_config("walker_walk", "curl", preset), name)
         assert getattr(paper, name) == getattr(make_config(task, "curl"), name)
+    given = make_config(task, method, preset, alpha_lr=7e-5, strides=(1, 1, 1), frame_differences=0.0)
+    assert (given.alpha_lr, given.strides, given.frame_differences) == (7e-5, (1, 1, 1), 0)
 
 
 @pytest.mark.parametrize("alias", ALIASES)

@@ -2,9 +2,9 @@
 
     python video_statistics.py DMCGB > video_statistics.jsonl        # the folder with video_easy/ and video_hard/
 
-One line of JSON per set of videos (the one with "version": 1 is of the easy videos before they changed), means over its videos: brightness, contrast (standard deviation within a frame) and edges
+One line of JSON per set of videos, means over its videos: brightness, contrast (standard deviation within a frame) and edges
 (mean absolute difference of neighbors) of the gray values in 0..1, motion (mean absolute difference of successive frames) and
-colorfulness (Hasler and Süsstrunk's, in 0..1).
+colorfulness (Hasler and Süsstrunk's, in 0..1). The committed line with a version is of the easy videos before they changed.
 """
 
 import argparse

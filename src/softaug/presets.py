@@ -117,6 +117,14 @@ METHOD_TASK_PRESETS: dict[tuple[str, str, str], dict[str, Any]] = {
     ("small", "cartpole_swingup", "sac"): {"frame_differences": 3.0},
     # SODA reached more with the paper's slow temperature than with SAC's (above).
     ("small", "ball_in_cup_catch", "soda_overlay"): {"alpha_lr": 1e-4},
+    # SODA learned no less with this, and a run takes three quarters of the time. SAC learned less, and DrQ did not get up.
+    ("small", "walker_stand", "soda_overlay"): {
+        "image_size": 52,
+        "crop_size": 46,
+        "render": "coarse",
+        "strides": (2, 2, 2),
+        "share_features": True,
+    },
 }
 
 PRESET_FORMAT = 1

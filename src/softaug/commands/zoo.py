@@ -122,7 +122,9 @@ def _means(results: dict[str, Any], modes: Collection[str]) -> dict[str, float]:
 
 def _table(policies: dict[str, dict[str, Any]], modes: Sequence[str], console: Console) -> Table:
     """The widest of these that fits: with task and method, with modes on two lines, or without what most names say."""
-    named_alike = all(name == f"{about['task']}-{about['method']}" for name, about in policies.items())
+    named_alike = all(
+        name.startswith(f"{about['task']}-{about['method']}") for name, about in policies.items()
+    )
     for facts, padding, title in [
         (("task", "method"), 1, lambda mode: mode),
         (("task", "method"), 1, lambda mode: mode.replace("_", "_\n")),

@@ -1,4 +1,4 @@
-"""SAC on robot push that sees positions instead of pictures: which numbers can learn the task at all, in minutes.
+"""SAC on robot push that sees positions instead of images: which numbers can learn the task at all, in minutes.
 
     python from_state.py discount=0.95 > discount-0.95.txt
 
@@ -28,11 +28,14 @@ settings = {
     "critic_tau": 0.02,
     "discount": 0.95,
     "temperature": 0.01,
+    "initial_updates": 1_000,
+    "hold": 1,  # decisions that each random action is held for
+    "seed": 0,
 }
 settings |= {name: type(settings[name])(value) for name, value in (word.split("=") for word in sys.argv[1:])}
 torch.set_num_threads(1)
-torch.manual_seed(0)
-generator, rng = torch.Generator().manual_seed(1), np.random.default_rng(0)
+torch.manual_seed(settings["seed"])
+generator, rng = torch.Generator().manual_seed(settings["seed"] + 1), np.random.default_rng(settings["seed"])
 
 
 class StateEncoder(nn.Module):
@@ -44,7 +47,7 @@ class StateEncoder(nn.Module):
         return torch.relu(self.linear(state))
 
 
-env = robot_push.load(2, random=0)
+env = robot_push.load(2, random=settings["seed"])
 parts = (StateEncoder(), Actor(64, 50, 256, 2), Critic(64, 50, 256, 2))
 for part in parts:
     initialise(part)
@@ -93,7 +96,7 @@ def update() -> None:
     here, there = torch.from_numpy(states[episode, first]), torch.from_numpy(states[episode, last])
     columns = (torch.from_numpy(values)[:, None] for values in (reward, discount))
     target = sac.bellman_target(there, *columns, generator)
-    sac.update_critic(here, torch.from_numpy(actions[episode, first]), target)
+    sac.update_critic(sac.critic_values(here, torch.from_numpy(actions[episode, first])), target)
     if updates % 2 == 0:
         sac.update_actor(here, generator)
         sac.update_target()
@@ -106,14 +109,16 @@ for episode in range(episodes):
     states[episode, 0] = see()
     for step in range(EPISODE):
         if decisions < settings["random_decisions"]:
-            actions[episode, step] = rng.uniform(-1, 1, 2)
+            actions[episode, step] = (
+                rng.uniform(-1, 1, 2) if step % settings["hold"] == 0 else actions[episode, step - 1]
+            )
         else:
             actions[episode, step], std = act(states[episode, step])
         rewards[episode, step] = env.step(actions[episode, step]).reward
         states[episode, step + 1] = see()
         decisions += 1
         if decisions == settings["random_decisions"]:
-            for _ in range(1000):
+            for _ in range(settings["initial_updates"]):
                 update()
         elif decisions > settings["random_decisions"] and decisions % settings["update_every"] == 0:
             update()
