@@ -353,6 +353,35 @@ def test_the_list(policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "damaged" in said.err and "no policy yet" in said.out
 
 
+def test_the_list_prefers_todays_videos_and_marks_results_on_others(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    results = PolicyFolder(policy).results()
+    today = PROCEDURAL_VIDEO_VERSIONS["easy"]
+    row = results["results"][-1]
+    old = row | video_row(today - 1, 1) | {"mean": 111.0, "returns": [111.0], "note": PROCEDURAL_NOTE}
+    new = row | video_row(today, 1) | {"mean": 222.0, "returns": [222.0]}
+    silent = row | {"mode": "train", "note": None, "source": None}
+    for rows, shown in (([old, new], "222"), ([new, old], "222"), ([old, silent], "111")):
+        rewrite(policy, "results.json", json.dumps({**results, "results": rows}).encode())
+        assert main(["zoo", "list"]) == 0
+        table = capsys.readouterr().out
+        assert shown in table and OUTDATED_NOTE in table
+        assert ("111" in table) == (shown == "111")
+        assert (PROCEDURAL_NOTE in table) == (new in rows)
+
+
+def test_a_policy_named_after_task_and_method_leaves_room_for_its_results(
+    policy: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for name, said_twice in ((f"{NAME}-long", False), ("other", True)):
+        publish(trained, Path("zoo"), name=name, replay=False)
+        assert main(["zoo", "list"]) == 0
+        assert ("task" in capsys.readouterr().out) == said_twice
+
+
 def test_report_shows_the_policy_with_what_was_measured_here(
     policy: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

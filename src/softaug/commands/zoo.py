@@ -83,7 +83,7 @@ def _list(args: argparse.Namespace) -> int:
         console.print(_table(tested, group, console))
     rows = [row for results in policies.values() for row in results["results"]]
     notes = {OUTDATED_NOTE if outdated(row.get("source")) else row["note"] for row in rows}
-    for note in sorted(notes - {""}):
+    for note in sorted(filter(None, notes)):
         console.print(note, markup=False)
     console.print(
         f"use one as {ZOO}NAME wherever a run is accepted, for example: softaug eval {ZOO}{next(iter(policies))}"

@@ -250,6 +250,7 @@ def _measured_rows(outputs: Path, weights_sha256: str) -> Iterator[Row]:
 
 
 def _row(values: Mapping[str, Any], source: Any, measured: Mapping[str, Any]) -> Row:
+    """A result as it is published. Its media are called what they were then: readers decide by `source` what is outdated."""
     returns = list(finite_returns(values["returns"]))
     videos = [info["video"] for info in values.get("episode_info") or [] if info.get("video")]
     return {
